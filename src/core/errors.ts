@@ -1,0 +1,63 @@
+/**
+ * Every error this package throws. Layer 0.
+ * Programmer errors throw; failures of rollouts and judges are recorded in their group. HTTP status codes live in `wire/`.
+ */
+
+interface ErrorOptions {
+  readonly cause?: unknown;
+  /** Plain data that a program can act on; never secrets. */
+  readonly details?: Readonly<Record<string, unknown>>;
+}
+
+/** Base of all errors here. `code` is stable and may be matched on; `message` says what, the rule, and the value got. */
+export class ArtError extends Error {
+  readonly code: string = 'art_error';
+  readonly details: Readonly<Record<string, unknown>>;
+
+  constructor(message: string, options: ErrorOptions = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.name = new.target.name;
+    this.details = options.details ?? {};
+  }
+}
+
+/** An option or configuration is unknown or out of range. */
+export class ConfigError extends ArtError {
+  override readonly code = 'config_error';
+}
+
+/** Input data (a file, a trajectory, a request) breaks a rule. */
+export class DataError extends ArtError {
+  override readonly code = 'data_error';
+}
+
+/** Shapes or dtypes of tensors do not fit together. */
+export class ShapeError extends ArtError {
+  override readonly code = 'shape_error';
+}
+
+/** A checkpoint is missing, damaged or of another model. */
+export class CheckpointError extends ArtError {
+  override readonly code = 'checkpoint_error';
+}
+
+/** The engine failed or died. `details.isRetryable` tells whether the same request may succeed later. */
+export class EngineError extends ArtError {
+  override readonly code = 'engine_error';
+}
+
+/** An HTTP exchange failed: `status`, and the error body of the server where it sent one. */
+export class ApiError extends ArtError {
+  override readonly code = 'api_error';
+  readonly status: number;
+
+  constructor(message: string, status: number, options: ErrorOptions = {}) {
+    super(message, options);
+    this.status = status;
+  }
+}
+
+/** The caller gave up: an AbortSignal fired or a time limit passed. The message names what was waited for. */
+export class AbortedError extends ArtError {
+  override readonly code = 'aborted';
+}
