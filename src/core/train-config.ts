@@ -1,0 +1,52 @@
+/**
+ * Options of one training step, with their defaults. Layer 0. The wire schema in `wire/` refuses any other key.
+ */
+
+export interface AdamOptions {
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly epsilon: number;
+  readonly weightDecay: number;
+}
+
+/** How one `train` call turns trajectory groups into optimizer updates. */
+export interface TrainConfig {
+  readonly learningRate: number;
+  /** `cispo` (arXiv 2506.13585) or `ppo` (clipped surrogate, arXiv 1707.06347). */
+  readonly loss: 'cispo' | 'ppo';
+  /** cispo: ratio weights are held to [clipLow, clipHigh]; ppo: ratio to [1 − clipLow, 1 + clipHigh]. Null: the loss's default. */
+  readonly clipLow: number | null;
+  readonly clipHigh: number | null;
+  /** true: advantage = (r − mean) / (std + 1e-4) inside the group; false: centre only. */
+  readonly normalizeAdvantages: boolean;
+  /** Optimizer updates of one pass over the batch: it is cut into this many parts, whole trajectories each. */
+  readonly gradientSteps: number;
+  /** Passes over the batch. */
+  readonly epochs: number;
+  /** Global gradient norm is clipped to this; 0 = no clipping. */
+  readonly maxGradNorm: number;
+  readonly adam: AdamOptions;
+  /** Decides the order of trajectories over the gradient steps. */
+  readonly seed: number;
+}
+
+export const defaultTrainConfig: TrainConfig = {
+  learningRate: 1e-4,
+  loss: 'cispo',
+  clipLow: null,
+  clipHigh: null,
+  normalizeAdvantages: true,
+  gradientSteps: 1,
+  epochs: 1,
+  maxGradNorm: 1,
+  adam: { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weightDecay: 0 },
+  seed: 0,
+};
+
+/** Clip range of each loss where the user gave none: CISPO weights in [0, 5]; PPO's ε = 0.2 on both sides. */
+export const defaultClip: {
+  readonly [K in TrainConfig['loss']]: { readonly clipLow: number; readonly clipHigh: number };
+} = {
+  cispo: { clipLow: 0, clipHigh: 5 },
+  ppo: { clipLow: 0.2, clipHigh: 0.2 },
+};

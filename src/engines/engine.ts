@@ -1,0 +1,159 @@
+/**
+ * The token-level interface of every engine. Layer 4. Shape after Tinker's API: the caller owns the algorithm, the engine the arithmetic.
+ * Users never call the `do…` methods; `server/` does. Every implementation passes `contract.ts`.
+ */
+
+/** Sampling settings of one request. Logprobs are always of the full distribution at `temperature`, before top-p and top-k. */
+export interface SamplingParams {
+  readonly maxTokens: number;
+  /** 0 = greedy, whose logprobs are reported at temperature 1. */
+  readonly temperature: number;
+  /** 1 = off. */
+  readonly topP: number;
+  /** 0 = off. */
+  readonly topK: number;
+  readonly seed: number;
+  /** Sampling one of these ends the sequence; the id stays part of it. */
+  readonly stopTokenIds: readonly number[];
+  /** The sequence ends as soon as its decoded text contains one of these. */
+  readonly stopStrings: readonly string[];
+  /** Number of most likely alternatives to report per token, 0–20. */
+  readonly topLogprobs: number;
+}
+
+export interface SampleRequest {
+  readonly promptIds: readonly number[];
+  readonly sampling: SamplingParams;
+  /** Policy to sample from; null = the newest at the moment the request is admitted. It is kept to the end of the sequence. */
+  readonly policyStep: number | null;
+  /** false: one `tokens` event at the end; true: one as soon as tokens are there. */
+  readonly isStreaming: boolean;
+  readonly signal?: AbortSignal;
+}
+
+export interface TokenAlternative {
+  readonly tokenId: number;
+  readonly logprob: number;
+}
+
+export type SampleEvent =
+  | {
+      readonly type: 'tokens';
+      readonly tokenIds: readonly number[];
+      /** Natural log, float32 values, of each sampled token at the sampling temperature. */
+      readonly logprobs: readonly number[];
+      /** One list per token, best first; present when asked for. */
+      readonly topLogprobs?: readonly (readonly TokenAlternative[])[];
+    }
+  | {
+      readonly type: 'finish';
+      /** `stop`: a stop token or stop string; `length`: maxTokens or the model's context is used up. */
+      readonly reason: 'stop' | 'length';
+      readonly policyStep: number;
+      /** Prompt tokens whose keys and values were found in the cache. */
+      readonly cachedTokens: number;
+    };
+
+/** One training sequence. All arrays have length T; position t describes token t itself, not its successor. */
+export interface Datum {
+  readonly tokenIds: readonly number[];
+  /** 1 on tokens the policy sampled (never on token 0), which are what the loss sees. */
+  readonly actionMask: readonly number[];
+  /** Logprob of token t when it was sampled; 0 where actionMask is 0. */
+  readonly samplingLogprobs: readonly number[];
+  readonly advantages: readonly number[];
+  /** Sampling temperature of token t (greedy counts as 1); 1 where actionMask is 0. */
+  readonly temperatures: readonly number[];
+}
+
+/** Clip bounds as in `TrainConfig`. */
+export type LossConfig =
+  | { readonly name: 'cispo'; readonly clipLow: number; readonly clipHigh: number }
+  | { readonly name: 'ppo'; readonly clipLow: number; readonly clipHigh: number }
+  | { readonly name: 'crossEntropy' };
+
+export interface ForwardBackwardRequest {
+  readonly data: readonly Datum[];
+  readonly loss: LossConfig;
+  /** Multiplies the summed token losses, e.g. 1 / (action tokens of the whole batch); gradients of several calls add up. */
+  readonly scale: number;
+}
+
+export interface ForwardBackwardResult {
+  readonly loss: number;
+  /** Per datum, length T: logprob of token t under the trained policy at `temperatures`; 0 where actionMask is 0. */
+  readonly trainingLogprobs: readonly (readonly number[])[];
+  /** Mean entropy of the policy over action tokens, nats. */
+  readonly entropy: number;
+  readonly actionTokens: number;
+  /** Tokens of the data, padding tokens that packing added, packed rows. */
+  readonly tokens: number;
+  readonly paddingTokens: number;
+  readonly packedRows: number;
+}
+
+export interface OptimStepRequest {
+  readonly learningRate: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly epsilon: number;
+  readonly weightDecay: number;
+  /** 0 = no clipping. */
+  readonly maxGradNorm: number;
+}
+
+export interface OptimStepResult {
+  /** Global L2 norm before clipping. */
+  readonly gradNorm: number;
+  /** Optimizer updates since the run began. */
+  readonly gradientSteps: number;
+}
+
+export interface LogprobsRequest {
+  readonly tokenIds: readonly number[];
+  readonly temperature: number;
+  /** `served`: through the sampler at a policy step; `trainer`: through the training graph at the weights being trained. */
+  readonly source: { readonly kind: 'served'; readonly policyStep: number } | { readonly kind: 'trainer' };
+}
+
+export interface EngineInfo {
+  readonly parameters: number;
+  readonly trainableParameters: number;
+  readonly maxPositions: number;
+  readonly vocabSize: number;
+  /** Policy steps that can be sampled from, ascending. */
+  readonly policySteps: readonly number[];
+  readonly gradientSteps: number;
+  readonly runningSequences: number;
+  readonly waitingSequences: number;
+  /** Resident memory of the engine's process, bytes, now and at its highest. */
+  readonly rssBytes: number;
+  readonly peakRssBytes: number;
+  /** Totals since start. */
+  readonly sampledTokens: number;
+  readonly prefilledTokens: number;
+  readonly samplingSeconds: number;
+  readonly trainedTokens: number;
+  readonly trainingSeconds: number;
+}
+
+/** A token-level engine. Methods reject with typed errors of `core/errors.ts`; nothing waits without a limit. */
+export interface Engine {
+  readonly specificationVersion: 1;
+  doSample(request: SampleRequest): AsyncIterable<SampleEvent>;
+  /** Adds to the accumulated gradients. */
+  doForwardBackward(request: ForwardBackwardRequest): Promise<ForwardBackwardResult>;
+  /** AdamW on the accumulated gradients, which it clears. Served policies do not change until `doPublish`. */
+  doOptimStep(request: OptimStepRequest): Promise<OptimStepResult>;
+  /** Makes the weights being trained servable as `step`, the newest. In-flight requests keep their policy. */
+  doPublish(request: { readonly step: number }): Promise<void>;
+  /** Writes into an existing directory: the PEFT adapter (or, in full-parameter training, `model.safetensors`) and the optimizer state. */
+  doSave(request: { readonly directory: string }): Promise<void>;
+  /** Restores what `doSave` wrote, bit for bit. */
+  doLoad(request: { readonly directory: string }): Promise<void>;
+  /** Logprob of each given token but the first, whose entry is 0. Length = tokenIds. */
+  doLogprobs(request: LogprobsRequest): Promise<readonly number[]>;
+  doInfo(): Promise<EngineInfo>;
+  /** Ends the engine's process; in-flight requests fail with EngineError. Idempotent. */
+  close(): Promise<void>;
+}
