@@ -1,0 +1,144 @@
+/**
+ * The training API (`/api`) as zod schemas; the SDK and the server both import them. Layer 0. Snake case here, camel case in `core/`.
+ * Every object is strict: an unknown key is refused by name.
+ */
+import { z } from 'zod';
+
+const scalar = z.union([z.string(), z.number(), z.boolean(), z.null()]);
+const metrics = z.record(z.string(), z.union([z.number(), z.boolean()]));
+const metadata = z.record(z.string(), scalar);
+
+/** A model name: also a folder name, so it is checked before it reaches the file system. */
+export const modelName = z
+  .string()
+  .regex(
+    /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/,
+    'must be 1–100 letters, digits, dots, dashes or underscores, starting with a letter or digit',
+  );
+
+export const registerRequest = z.strictObject({
+  name: modelName,
+  project: modelName,
+  /** Directory of a Hugging Face model on the server's machine. */
+  base_model: z.string().min(1),
+  lora: z.strictObject({
+    rank: z.int().min(1).max(1024),
+    alpha: z.number().positive(),
+    target_modules: z.array(z.string()).min(1).optional(),
+  }),
+  /** Seed of the adapter's initial weights. */
+  seed: z.int().min(0),
+});
+export type RegisterRequest = z.infer<typeof registerRequest>;
+
+export const modelInfo = z.object({
+  name: z.string(),
+  project: z.string(),
+  base_model: z.string(),
+  /** Newest policy step: the number of finished `train` calls. */
+  step: z.int(),
+  parameters: z.int(),
+  trainable_parameters: z.int(),
+  /** Folder with model.json, history.jsonl, timings.jsonl, checkpoints/, trajectories/. */
+  directory: z.string(),
+  engine: z.object({
+    rss_bytes: z.number(),
+    peak_rss_bytes: z.number(),
+    sampled_tokens: z.number(),
+    prefilled_tokens: z.number(),
+    sampling_seconds: z.number(),
+    trained_tokens: z.number(),
+    training_seconds: z.number(),
+  }),
+});
+export type ModelInfo = z.infer<typeof modelInfo>;
+
+/** A turn that the policy sampled, by reference: the server that sampled it holds ids, logprobs and policy step. */
+const choiceReference = z.strictObject({
+  completion_id: z.string(),
+  choice_index: z.int().min(0),
+});
+
+const trajectoryEntry = z.union([
+  z.strictObject({ message: z.looseObject({ role: z.string() }) }),
+  z.strictObject({ message: z.looseObject({ role: z.string() }), choice: choiceReference }),
+]);
+
+export const wireTrajectory = z.strictObject({
+  /** In order; entries with `choice` are trained. */
+  entries: z.array(trajectoryEntry),
+  reward: z.number(),
+  metrics,
+  metadata,
+  logs: z.array(z.string()),
+});
+export type WireTrajectory = z.infer<typeof wireTrajectory>;
+
+export const wireGroup = z.strictObject({
+  trajectories: z.array(wireTrajectory),
+  exceptions: z.array(z.strictObject({ type: z.string(), message: z.string() })),
+  metrics,
+  metadata,
+  logs: z.array(z.string()),
+});
+export type WireGroup = z.infer<typeof wireGroup>;
+
+export const trainOptions = z.strictObject({
+  learning_rate: z.number().positive().optional(),
+  loss: z.enum(['cispo', 'ppo']).optional(),
+  clip_low: z.number().min(0).nullable().optional(),
+  clip_high: z.number().min(0).nullable().optional(),
+  normalize_advantages: z.boolean().optional(),
+  gradient_steps: z.int().min(1).max(1024).optional(),
+  epochs: z.int().min(1).max(100).optional(),
+  max_grad_norm: z.number().min(0).optional(),
+  adam: z
+    .strictObject({
+      beta1: z.number().min(0).lt(1).optional(),
+      beta2: z.number().min(0).lt(1).optional(),
+      epsilon: z.number().positive().optional(),
+      weight_decay: z.number().min(0).optional(),
+    })
+    .optional(),
+  seed: z.int().min(0).optional(),
+});
+export type WireTrainOptions = z.infer<typeof trainOptions>;
+
+export const trainRequest = z.strictObject({
+  /** Sent twice, it trains once: the second answer is the first one's result. */
+  idempotency_key: z.string().min(1).max(200),
+  groups: z.array(wireGroup),
+  options: trainOptions,
+});
+export type TrainRequest = z.infer<typeof trainRequest>;
+
+/** Server-sent events of `POST /api/models/{name}/train`: any number of `progress`, then one `result` or one `error`. */
+export const trainProgress = z.object({
+  stage: z.enum(['batch', 'train', 'publish', 'verify', 'checkpoint']),
+  done: z.int(),
+  total: z.int(),
+});
+export type TrainProgress = z.infer<typeof trainProgress>;
+
+export const trainResult = z.object({
+  /** The policy step that is served from here on. */
+  step: z.int(),
+  /** The row that `history.jsonl` got, plus `time/…` and `throughput/…` of `timings.jsonl`. */
+  metrics: z.record(z.string(), z.number()),
+  checkpoint_path: z.string(),
+  adapter_sha256: z.string(),
+});
+export type TrainResult = z.infer<typeof trainResult>;
+
+export const logRequest = z.strictObject({
+  split: z.string().regex(/^[a-z][a-z0-9_]{0,31}$/, 'must be a lower-case word such as val'),
+  /** Null: the newest step. */
+  step: z.int().min(0).nullable(),
+  groups: z.array(wireGroup),
+  metrics: z.record(z.string(), z.number()),
+});
+export type LogRequest = z.infer<typeof logRequest>;
+
+export const historyRow = z.looseObject({ step: z.int(), split: z.string() });
+export const historyResponse = z.object({ rows: z.array(z.record(z.string(), z.union([z.number(), z.string()]))) });
+export type HistoryResponse = z.infer<typeof historyResponse>;
