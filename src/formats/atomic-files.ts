@@ -1,0 +1,104 @@
+/**
+ * Files and folders that a reader sees whole or not at all. Layer 1.
+ * Written under a temporary name beside the target, flushed to the disk, then renamed (atomic within one file system).
+ */
+import { randomUUID } from 'node:crypto';
+import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { basename, dirname, join, resolve } from 'node:path';
+import { DataError } from '../core/errors.ts';
+
+/** Writes the parts one after another as one file, replacing an older one. */
+export async function writeFileAtomic(path: string, parts: readonly (Uint8Array | string)[]): Promise<void> {
+  const temporary = temporaryBeside(path);
+  try {
+    const file = await open(temporary, 'wx');
+    try {
+      for (const part of parts) await file.writeFile(part);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await rename(temporary, path);
+  } catch (error) {
+    await rm(temporary, { force: true });
+    throw error;
+  }
+  await syncFolder(dirname(path));
+}
+
+/** Calls `fill` with an empty temporary folder, which becomes `directory`. Throws DataError if `directory` exists. */
+export async function writeFolderAtomic<T>(directory: string, fill: (temporary: string) => Promise<T>): Promise<T> {
+  if (await isPresent(directory)) throw new DataError(`folder to write: must not exist yet, got ${directory}`);
+  const target = resolve(directory);
+  const temporary = temporaryBeside(target);
+  await mkdir(temporary, { recursive: true });
+  try {
+    const result = await fill(temporary);
+    await syncFolder(temporary);
+    await rename(temporary, target);
+    await syncFolder(dirname(target));
+    return result;
+  } catch (error) {
+    await rm(temporary, { recursive: true, force: true });
+    throw error;
+  }
+}
+
+/** A JSON file's value. Throws DataError naming the file if it is missing or not JSON. */
+export async function readJsonFile(path: string): Promise<unknown> {
+  const text = await readTextFile(path);
+  if (text === null) throw new DataError(`${path}: file is missing`);
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (cause) {
+    throw new DataError(`${path}: must be JSON, got ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** The text of a UTF-8 file; null if there is no such file. */
+export async function readTextFile(path: string): Promise<string | null> {
+  try {
+    return await readFile(path, 'utf8');
+  } catch (error) {
+    if (isMissing(error)) return null;
+    throw error;
+  }
+}
+
+/** Two-space JSON with a final newline, as Python's `save_pretrained` writes it. */
+export function formatJson(value: unknown): string {
+  return `${JSON.stringify(value, null, 2)}\n`;
+}
+
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+export function isMissing(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && error.code === 'ENOENT';
+}
+
+async function isPresent(path: string): Promise<boolean> {
+  try {
+    await stat(path);
+    return true;
+  } catch (error) {
+    if (isMissing(error)) return false;
+    throw error;
+  }
+}
+
+function temporaryBeside(path: string): string {
+  return join(dirname(path), `.${basename(path)}.${randomUUID()}.tmp`);
+}
+
+/** Makes a rename durable. Windows cannot open folders, and its renames need no such call. */
+async function syncFolder(path: string): Promise<void> {
+  if (process.platform === 'win32') return;
+  const folder = await open(path, 'r');
+  try {
+    await folder.sync();
+  } finally {
+    await folder.close();
+  }
+}
