@@ -1,0 +1,72 @@
+/**
+ * The fast executor: ONNX Runtime's CPU provider through `onnxruntime-node`, an optional dependency. Layer 1.
+ * `run` blocks the thread that calls it until the graph has run, though it returns a promise.
+ */
+
+import type { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
+import { ConfigError } from '../core/errors.ts';
+import { outputValueName, writeOnnxModel } from './onnx.ts';
+import { bindFeeds, checkConstants, type Feeds, type HostTensor, type Runtime } from './runtime.ts';
+
+export interface OrtRuntimeOptions {
+  /** Threads inside one operator. */
+  readonly threads: number;
+  /** Idle threads spin for work instead of sleeping. False when left out. */
+  readonly isSpinning?: boolean;
+}
+
+type OrtModule = typeof import('onnxruntime-node');
+
+async function loadOrt(): Promise<OrtModule> {
+  try {
+    return await import('onnxruntime-node');
+  } catch (cause) {
+    throw new ConfigError(
+      'createOrtRuntime: the embedded engine needs the package onnxruntime-node, which could not be loaded; run: npm install onnxruntime-node@1.30.0',
+      { cause },
+    );
+  }
+}
+
+function sessionOptions({ threads, isSpinning = false }: OrtRuntimeOptions): InferenceSession.SessionOptions {
+  return {
+    executionProviders: ['cpu'],
+    intraOpNumThreads: threads,
+    interOpNumThreads: 1,
+    executionMode: 'sequential',
+    graphOptimizationLevel: 'disabled',
+    logSeverityLevel: 3,
+    extra: { session: { intra_op: { allow_spinning: isSpinning ? '1' : '0' } } },
+  };
+}
+
+export async function createOrtRuntime(options: OrtRuntimeOptions): Promise<Runtime> {
+  const ort = await loadOrt();
+  const toOrt = ({ dtype, shape, data }: HostTensor): OrtTensor => {
+    if (data instanceof Float64Array) return new ort.Tensor('float32', Float32Array.from(data), shape);
+    if (data instanceof Float32Array) return new ort.Tensor('float32', data, shape); // not copied
+    return data instanceof BigInt64Array ? new ort.Tensor('int64', data, shape) : new ort.Tensor(dtype, data, shape);
+  };
+  const fromOrt = ({ type, dims, data }: OrtTensor): HostTensor => ({
+    dtype: type as HostTensor['dtype'],
+    shape: dims,
+    data: data as Float32Array | BigInt64Array | Uint8Array,
+  });
+  return {
+    compile: async (graph, { constants = new Map() } = {}) => {
+      checkConstants(graph, constants);
+      const session = await ort.InferenceSession.create(
+        writeOnnxModel(graph, constants).bytes,
+        sessionOptions(options),
+      );
+      const names = Object.keys(graph.outputs);
+      const run = async (feeds: Feeds): Promise<Record<string, HostTensor>> => {
+        bindFeeds(graph, feeds, constants);
+        const ortFeeds = Object.fromEntries(Object.entries(feeds).map(([name, feed]) => [name, toOrt(feed)]));
+        const results = await session.run(ortFeeds);
+        return Object.fromEntries(names.map((name) => [name, fromOrt(results[outputValueName(name)]! as OrtTensor)]));
+      };
+      return { run, dispose: () => session.release() };
+    },
+  };
+}
