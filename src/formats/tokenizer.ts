@@ -73,10 +73,11 @@ export function createTokenizer(json: unknown, config: TokenizerConfig = {}, sou
   const added = hf.get_added_tokens_decoder();
   const vocab: (Uint8Array | undefined)[] = [];
   const ids = new Map<string, number>();
-  for (const [token, id] of hf.get_vocab()) {
-    if (token === undefined) continue;
-    ids.set(token, id);
-    vocab[id] = added.has(id) ? new TextEncoder().encode(token) : bytesOfSymbols(token);
+  const contents: readonly (string | undefined)[] = hf.model?.vocab ?? [];
+  for (const [id, content] of contents.entries()) {
+    if (content === undefined) continue;
+    ids.set(content, id);
+    vocab[id] = added.has(id) ? new TextEncoder().encode(content) : bytesOfSymbols(content);
   }
   const specialIds = new Set([...added.values()].filter((token) => token.special).map((token) => token.id));
   const tokenBytes = (id: number): Uint8Array => {
