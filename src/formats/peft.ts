@@ -87,15 +87,21 @@ const peftSchema = z.looseObject({
 
 /** Options of PEFT that change the formula; off means absent, null, false or empty. */
 const refusedWhenOn = [
+  'alora_invocation_tokens',
   'alpha_pattern',
+  'arrow_config',
   'exclude_modules',
+  'kasa_config',
   'layer_replication',
   'layers_to_transform',
   'lora_bias',
   'modules_to_save',
+  'monteclora_config',
   'rank_pattern',
   'target_parameters',
   'trainable_token_indices',
+  'use_bdlora',
+  'use_qalora',
 ] as const;
 
 function parsePeftConfig(json: unknown, path: string): Omit<AdapterFiles, 'tensors'> {
