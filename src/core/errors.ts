@@ -57,6 +57,11 @@ export class ApiError extends ArtError {
   }
 }
 
+/** More rollouts failed than the caller allows. `cause` is the first failure; `details` has the counts. */
+export class RolloutError extends ArtError {
+  override readonly code = 'rollout_error';
+}
+
 /** The caller gave up: an AbortSignal fired or a time limit passed. The message names what was waited for. */
 export class AbortedError extends ArtError {
   override readonly code = 'aborted';

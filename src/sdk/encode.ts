@@ -1,0 +1,86 @@
+/** Trajectories in wire form. Layer 5. A sampled turn travels by reference: the server that sampled it holds its ids and logprobs. */
+import { DataError } from '../core/errors.ts';
+import { type ChatChoice, type ChatMessage, isChoice, Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
+import type { WireGroup, WireTrajectory } from '../wire/training.ts';
+
+/** What may be logged: groups, or trajectories, which count as one group. */
+export type Loggable = TrajectoryGroup | readonly TrajectoryGroup[] | readonly Trajectory[];
+
+/** Groups for training: every choice must come from our server. Throws DataError that names the group and the trajectory. */
+export function encodeTrainGroups(groups: readonly TrajectoryGroup[]): WireGroup[] {
+  return groups.map((group, index) => {
+    if (!(group instanceof TrajectoryGroup)) {
+      throw new DataError(`train: groups must be TrajectoryGroup objects, got ${describe(group)} at ${index}`);
+    }
+    return encodeGroup(group, (trajectory, position) => {
+      const where = `train: group ${index}, trajectory ${position}`;
+      const choices = trajectory.messagesAndChoices.filter(isChoice);
+      if (choices.length === 0) {
+        throw new DataError(
+          `${where}: needs at least one sampled choice; push \`completion.choices[0]\`, not its message, to messagesAndChoices`,
+        );
+      }
+      if (choices.some((choice) => choice.art === undefined)) {
+        throw new DataError(
+          `${where}: every choice must be sampled from the model in training, got one without \`art\` (another endpoint's?)`,
+        );
+      }
+      return encodeTrajectory(trajectory, where);
+    });
+  });
+}
+
+/** Groups for logging: choices of any endpoint, which keep their text only where they are not ours. */
+export function encodeLogGroups(entries: Loggable): WireGroup[] {
+  const list: readonly unknown[] = entries instanceof TrajectoryGroup ? [entries] : entries;
+  const encode = (group: TrajectoryGroup): WireGroup =>
+    encodeGroup(group, (trajectory, position) => encodeTrajectory(trajectory, `log: trajectory ${position}`));
+  if (list.every((entry) => entry instanceof TrajectoryGroup)) return list.map(encode);
+  if (list.every((entry) => entry instanceof Trajectory)) return [encode(new TrajectoryGroup(list))];
+  const odd = list.find((entry) => !(entry instanceof TrajectoryGroup || entry instanceof Trajectory));
+  throw new DataError(
+    `log: entries must be all Trajectory or all TrajectoryGroup objects, got ${odd === undefined ? 'both' : describe(odd)}`,
+  );
+}
+
+function encodeGroup(
+  group: TrajectoryGroup,
+  encode: (trajectory: Trajectory, position: number) => WireTrajectory,
+): WireGroup {
+  return {
+    trajectories: group.trajectories.map(encode),
+    exceptions: group.exceptions.map(({ type, message }) => ({ type, message })),
+    metrics: group.metrics,
+    metadata: group.metadata,
+    logs: group.logs,
+  };
+}
+
+function encodeTrajectory(trajectory: Trajectory, where: string): WireTrajectory {
+  if (!Number.isFinite(trajectory.reward)) {
+    throw new DataError(`${where}: reward must be finite, got ${trajectory.reward}`);
+  }
+  for (const [name, value] of Object.entries(trajectory.metrics)) {
+    if (typeof value === 'number' && !Number.isFinite(value)) {
+      throw new DataError(`${where}: metric ${name} must be finite, got ${value}`);
+    }
+  }
+  return {
+    entries: trajectory.messagesAndChoices.map(encodeEntry),
+    reward: trajectory.reward,
+    metrics: trajectory.metrics,
+    metadata: trajectory.metadata,
+    logs: trajectory.logs,
+  };
+}
+
+function encodeEntry(entry: ChatMessage | ChatChoice): WireTrajectory['entries'][number] {
+  if (!isChoice(entry)) return { message: entry };
+  const message = { ...entry.message };
+  if (entry.art === undefined) return { message };
+  return { message, choice: { completion_id: entry.art.completion_id, choice_index: entry.index } };
+}
+
+function describe(value: unknown): string {
+  return value === null ? 'null' : typeof value === 'object' ? value.constructor.name : typeof value;
+}

@@ -1,0 +1,161 @@
+/** Models as the user holds them: a name, an OpenAI client, and for a trainable one its backend. Layer 5. */
+import OpenAI from 'openai';
+import { ConfigError } from '../core/errors.ts';
+import type { Backend, InferenceEndpoint } from './backend.ts';
+import type { CallOptions } from './client.ts';
+import type { Loggable } from './encode.ts';
+import { refuseUnknownKeys } from './options.ts';
+
+/** Long rollouts on a slow machine are ordinary: the limit of Python ART's client. */
+const INFERENCE_TIMEOUT_MS = 1_200_000;
+
+export interface ModelInit {
+  readonly name: string;
+  readonly project: string;
+  /** Root of an OpenAI-compatible API, as in `https://api.openai.com/v1`. */
+  readonly inferenceBaseURL: string;
+  readonly inferenceApiKey: string;
+  /** Name that the endpoint knows the model by; default `name`. */
+  readonly inferenceModelName?: string;
+}
+
+/** What a rollout needs of a model, trainable or not. */
+export interface ChatModel {
+  readonly name: string;
+  readonly project: string;
+  openaiClient(): OpenAI;
+  getInferenceName(step?: number): string;
+}
+
+/** A model behind any OpenAI-compatible endpoint, to compare with: it is not trained. */
+export class Model implements ChatModel {
+  readonly name: string;
+  readonly project: string;
+  readonly #endpoint: InferenceEndpoint;
+  #client: OpenAI | undefined;
+
+  constructor(init: ModelInit) {
+    const known = ['name', 'project', 'inferenceBaseURL', 'inferenceApiKey', 'inferenceModelName'];
+    refuseUnknownKeys('Model', init, known);
+    this.name = init.name;
+    this.project = init.project;
+    const modelName = init.inferenceModelName ?? init.name;
+    this.#endpoint = { baseURL: init.inferenceBaseURL, apiKey: init.inferenceApiKey, modelName };
+  }
+
+  /** The official client, one per model, unmodified. */
+  openaiClient(): OpenAI {
+    this.#client ??= createOpenAI(this.#endpoint);
+    return this.#client;
+  }
+
+  /** The `model` field of a request. Throws ConfigError for a step: this model has none. */
+  getInferenceName(step?: number): string {
+    if (step !== undefined) throw new ConfigError(`model ${this.name}: only a TrainableModel has steps, got ${step}`);
+    return this.#endpoint.modelName;
+  }
+}
+
+export interface LoraInit {
+  readonly rank?: number;
+  readonly alpha?: number;
+  /** Names of linear layers, as in PEFT; default all of a decoder layer. */
+  readonly targetModules?: readonly string[];
+}
+
+export interface TrainableModelInit {
+  /** Letters, digits, dots, dashes, underscores. Served as `name` (the newest policy) and `name@step`. */
+  readonly name: string;
+  readonly project: string;
+  /** Directory of a Hugging Face model, on the machine of the server. */
+  readonly baseModel: string;
+  /** Default rank 8, alpha 16. */
+  readonly lora?: LoraInit;
+  /** Seed of the adapter's initial weights; default 0. */
+  readonly seed?: number;
+}
+
+export interface LogOptions extends CallOptions {
+  /** Default `val`. */
+  readonly split?: string;
+  readonly metrics?: Readonly<Record<string, number>>;
+  /** Default: the newest step. */
+  readonly step?: number;
+}
+
+/** A model that learns: LoRA on `baseModel`, held by the backend that it is registered with. */
+export class TrainableModel implements ChatModel {
+  readonly name: string;
+  readonly project: string;
+  readonly baseModel: string;
+  readonly lora: { readonly rank: number; readonly alpha: number; readonly targetModules?: readonly string[] };
+  readonly seed: number;
+  #registration: { readonly backend: Backend; readonly endpoint: Promise<InferenceEndpoint> } | undefined;
+  #endpoint: InferenceEndpoint | undefined;
+  #client: OpenAI | undefined;
+
+  constructor(init: TrainableModelInit) {
+    refuseUnknownKeys('TrainableModel', init, ['name', 'project', 'baseModel', 'lora', 'seed']);
+    refuseUnknownKeys('TrainableModel.lora', init.lora ?? {}, ['rank', 'alpha', 'targetModules']);
+    this.name = init.name;
+    this.project = init.project;
+    this.baseModel = init.baseModel;
+    this.lora = { rank: 8, alpha: 16, ...init.lora };
+    this.seed = init.seed ?? 0;
+  }
+
+  /** Makes the backend load, serve and train this model. Called again with the same backend, it does nothing more. */
+  async register(backend: Backend, options: CallOptions = {}): Promise<void> {
+    if (this.#registration?.backend !== backend) {
+      this.#endpoint = undefined;
+      this.#client = undefined;
+      this.#registration = { backend, endpoint: backend.register(this, options) };
+    }
+    const registration = this.#registration;
+    try {
+      const endpoint = await registration.endpoint;
+      if (this.#registration === registration) this.#endpoint = endpoint;
+    } catch (error) {
+      if (this.#registration === registration) this.#registration = undefined; // so that the next call tries again
+      throw error;
+    }
+  }
+
+  /** The backend this model is registered with. Throws ConfigError when there is none. */
+  backend(): Backend {
+    if (this.#registration === undefined) throw this.#notRegistered();
+    return this.#registration.backend;
+  }
+
+  /** The official client, one per registration, unmodified. Throws ConfigError before `register` has finished. */
+  openaiClient(): OpenAI {
+    if (this.#endpoint === undefined) throw this.#notRegistered();
+    this.#client ??= createOpenAI(this.#endpoint);
+    return this.#client;
+  }
+
+  /** The `model` field of a request: the newest policy, or the policy of one step. */
+  getInferenceName(step?: number): string {
+    if (this.#endpoint === undefined) throw this.#notRegistered();
+    return step === undefined ? this.#endpoint.modelName : `${this.#endpoint.modelName}@${step}`;
+  }
+
+  /** Newest policy step: the number of finished `train` calls, of earlier processes too. */
+  async getStep(options: CallOptions = {}): Promise<number> {
+    return this.backend().getStep(this, options);
+  }
+
+  /** Adds a row to the history from trajectories or groups, from `metrics` alone (`log([], { metrics })`), or from both. */
+  async log(entries: Loggable, options: LogOptions = {}): Promise<void> {
+    refuseUnknownKeys('log options', options, ['split', 'metrics', 'step', 'signal']);
+    return this.backend().log(this, entries, options);
+  }
+
+  #notRegistered(): ConfigError {
+    return new ConfigError(`model ${this.name}: must be registered first; await model.register(backend)`);
+  }
+}
+
+function createOpenAI({ baseURL, apiKey }: InferenceEndpoint): OpenAI {
+  return new OpenAI({ baseURL, apiKey, timeout: INFERENCE_TIMEOUT_MS });
+}

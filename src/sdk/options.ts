@@ -1,0 +1,43 @@
+/** Options that users pass: unknown names are refused, values are checked before anything is sent. Layer 5. */
+import { ConfigError } from '../core/errors.ts';
+import { type AdamOptions, defaultTrainConfig, type TrainConfig } from '../core/train-config.ts';
+import { trainOptions, type WireTrainOptions } from '../wire/training.ts';
+
+/** Options of one `train` call; what is left out takes the value of `defaultTrainConfig`. */
+export type TrainOptions = Partial<Omit<TrainConfig, 'adam'>> & { readonly adam?: Partial<AdamOptions> };
+
+/** Throws ConfigError that names every key of `value` outside `known`. */
+export function refuseUnknownKeys(what: string, value: object, known: readonly string[]): void {
+  const unknown = Object.keys(value).filter((key) => !known.includes(key));
+  if (unknown.length > 0) {
+    throw new ConfigError(`${what}: known options are ${known.join(', ')}; got ${unknown.join(', ')}`, {
+      details: { unknown, known },
+    });
+  }
+}
+
+/** Checks training options and puts them in wire form. Throws ConfigError with the name and the rule. */
+export function encodeTrainOptions(options: TrainOptions): WireTrainOptions {
+  refuseUnknownKeys('train options', options, Object.keys(defaultTrainConfig));
+  refuseUnknownKeys('train options.adam', options.adam ?? {}, Object.keys(defaultTrainConfig.adam));
+  const { adam, ...rest } = options;
+  const wire = { ...toSnakeCase(rest), ...(adam === undefined ? {} : { adam: toSnakeCase(adam) }) };
+  const parsed = trainOptions.safeParse(wire);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const path = (issue?.path ?? []).map((part) => toCamel(String(part)));
+  const value = path.reduce<unknown>((object, key) => (object as Record<string, unknown>)?.[key], options);
+  throw new ConfigError(`train options.${path.join('.')}: ${issue?.message}, got ${JSON.stringify(value) ?? value}`);
+}
+
+function toSnakeCase(options: object): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(options)
+      .filter(([, value]) => value !== undefined)
+      .map(([key, value]) => [key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]),
+  );
+}
+
+function toCamel(key: string): string {
+  return key.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase());
+}
