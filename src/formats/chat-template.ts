@@ -8,10 +8,12 @@ import { ConfigError, DataError } from '../core/errors.ts';
 import { messageOf } from './atomic-files.ts';
 import { namedToken, type TokenizerConfig } from './tokenizer.ts';
 
-/** A chat message in OpenAI's shape; what else it holds (content, tool_calls, …) is the template's business. */
-export interface TemplateMessage {
+interface MessageRole {
   readonly role: string;
 }
+
+/** A chat message in OpenAI's shape; what else it holds (content, tool_calls, …) is the template's business. */
+export type TemplateMessage = MessageRole | (MessageRole & Readonly<Record<string, unknown>>);
 
 export interface TemplateOptions {
   /** OpenAI tool definitions. */
@@ -88,7 +90,7 @@ export function createChatTemplate(
       const end = previous.lastIndexOf(endOfTurn) + endOfTurn.length;
       if (end < endOfTurn.length || previous.slice(end).trim() !== '') return null;
       const full = render({ ...options, messages, addGenerationPrompt: true });
-      return full.startsWith(previous.slice(0, end)) ? full.slice(end) : null;
+      return full.startsWith(previous) ? full.slice(end) : null;
     },
   };
 }

@@ -81,7 +81,7 @@ export function countElements(shape: readonly unknown[], what: string): number {
   let count = 1;
   for (const size of shape) {
     if (!isSize(size)) {
-      throw new DataError(`${what}: sizes of shape must be safe integers ≥ 0, got ${JSON.stringify(size)}`);
+      throw new DataError(`${what}: sizes of shape must be safe integers ≥ 0, got ${describe(size)}`);
     }
     count *= size;
     if (!Number.isSafeInteger(count)) {
@@ -133,26 +133,24 @@ function findDuplicateKey(text: string): string | null {
 }
 
 function checkMetadata(value: unknown, source: string): Record<string, string> {
-  if (!isObject(value)) throw new DataError(`${source}: __metadata__ must be an object, got ${JSON.stringify(value)}`);
+  if (!isObject(value)) throw new DataError(`${source}: __metadata__ must be an object, got ${describe(value)}`);
   for (const [key, text] of Object.entries(value)) {
     if (typeof text !== 'string') {
-      throw new DataError(`${source}: __metadata__.${key} must be a string, got ${JSON.stringify(text)}`);
+      throw new DataError(`${source}: __metadata__.${key} must be a string, got ${describe(text)}`);
     }
   }
   return value as Record<string, string>;
 }
 
 function checkEntry(value: unknown, what: string): SafetensorsEntry {
-  if (!isObject(value)) throw new DataError(`${what}: must be an object, got ${JSON.stringify(value)}`);
+  if (!isObject(value)) throw new DataError(`${what}: must be an object, got ${describe(value)}`);
   const { dtype, shape, data_offsets: offsets, ...rest } = value;
   const unknownKey = Object.keys(rest)[0];
   if (unknownKey !== undefined) throw new DataError(`${what}: unknown key ${JSON.stringify(unknownKey)}`);
   if (!isDtype(dtype)) {
-    throw new DataError(
-      `${what}: dtype must be one of ${Object.keys(dtypeBytes).join(', ')}, got ${JSON.stringify(dtype)}`,
-    );
+    throw new DataError(`${what}: dtype must be one of ${Object.keys(dtypeBytes).join(', ')}, got ${describe(dtype)}`);
   }
-  if (!Array.isArray(shape)) throw new DataError(`${what}: shape must be an array, got ${JSON.stringify(shape)}`);
+  if (!Array.isArray(shape)) throw new DataError(`${what}: shape must be an array, got ${describe(shape)}`);
   const bytes = countElements(shape, what) * dtypeBytes[dtype];
   if (!Number.isSafeInteger(bytes)) {
     throw new DataError(`${what}: number of bytes must be a safe integer, got shape [${shape.join(', ')}]`);
@@ -160,7 +158,7 @@ function checkEntry(value: unknown, what: string): SafetensorsEntry {
   const [begin, end] = Array.isArray(offsets) && offsets.length === 2 ? (offsets as unknown[]) : [];
   if (!isSize(begin) || !isSize(end) || end < begin) {
     throw new DataError(
-      `${what}: data_offsets must be [begin, end] with 0 ≤ begin ≤ end, safe integers, got ${JSON.stringify(offsets)}`,
+      `${what}: data_offsets must be [begin, end] with 0 ≤ begin ≤ end, safe integers, got ${describe(offsets)}`,
     );
   }
   if (end - begin !== bytes) {
@@ -190,4 +188,15 @@ function isSize(value: unknown): value is number {
 
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** One line for an error; nested values are left out, since `JSON.stringify` overflows the stack on deep ones. */
+function describe(value: unknown): string {
+  const short = (item: unknown): string => (isNested(item) ? '…' : JSON.stringify(item));
+  if (Array.isArray(value)) return `[${value.slice(0, 8).map(short).join(',')}]`;
+  return isNested(value) ? 'an object' : (JSON.stringify(value) ?? 'nothing');
+}
+
+function isNested(value: unknown): boolean {
+  return typeof value === 'object' && value !== null;
 }

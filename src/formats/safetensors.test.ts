@@ -128,6 +128,7 @@ test.each([
   ['duplicate key', fileOf('{"w":{"dtype":"U8","dtype":"F32"}}', 0), 'must not repeat a key, got "dtype" twice'],
   ['unknown dtype', fileOf('{"w":{"dtype":"F8"}}', 0), 'tensor "w": dtype must be one of I64, F64, F32'],
   ['inherited name as dtype', fileOf('{"w":{"dtype":"toString"}}', 0), 'dtype must be one of'],
+  ['deep nesting', fileOf(`{"w":{"dtype":${'['.repeat(1e5)}${']'.repeat(1e5)}}}`, 0), 'dtype must be one of'],
   ['unknown key', fileOf(f32('"x":1'), 0), 'tensor "w": unknown key "x"'],
   ['negative size', fileOf(f32('"shape":[-1],"data_offsets":[0,4]'), 4), 'safe integers ≥ 0, got -1'],
   ['fraction', fileOf(f32('"shape":[0.5],"data_offsets":[0,2]'), 2), 'safe integers ≥ 0, got 0.5'],
