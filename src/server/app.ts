@@ -1,0 +1,51 @@
+/** The HTTP app: routes, and the one place where errors become responses. Layer 5. */
+import { type Context, Hono } from 'hono';
+import type { ContentfulStatusCode } from 'hono/utils/http-status';
+import { ApiError } from '../core/errors.ts';
+import { refuse, toHttpError } from '../wire/errors.ts';
+import { handleChatCompletion } from './chat-completions.ts';
+import type { ModelRegistry } from './model-lookup.ts';
+import { handleHealth, handleModel, handleModels } from './models-route.ts';
+
+export interface AppOptions extends ModelRegistry {
+  /** Adds routes of its own; errors that they throw become responses here. */
+  readonly registerRoutes?: (app: Hono) => void;
+  /** Gets every error that the response hides; default: standard error. */
+  readonly onInternalError?: (error: unknown) => void;
+}
+
+const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const;
+
+export function createApp(options: AppOptions): Hono {
+  const app = new Hono();
+  const onInternalError = options.onInternalError ?? ((error: unknown): void => console.error(error));
+  const answerError = (c: Context, error: unknown): Response => {
+    const { status, body, headers, isInternal } = toHttpError(error);
+    if (isInternal) onInternalError(error);
+    return c.json(body, status as ContentfulStatusCode, { ...headers });
+  };
+  app.get('/healthz', (c) => handleHealth(c, options));
+  // Both forms of the base URL: the second one says which rollout the calls belong to.
+  for (const base of ['/v1', '/rollouts/:rolloutId/v1']) {
+    app.get(`${base}/models`, (c) => handleModels(c, options));
+    app.get(`${base}/models/:id`, (c) => handleModel(c, options, c.req.param('id') ?? ''));
+    app.post(`${base}/chat/completions`, (c) => handleChatCompletion(c, options));
+  }
+  options.registerRoutes?.(app);
+  app.onError((error, c) => answerError(c, error));
+  app.notFound((c) => answerError(c, routeError(app, c)));
+  return app;
+}
+
+/** 405 with the methods that the path has, or 404 if it has none. */
+function routeError(app: Hono, c: Context): ApiError {
+  const { path, method } = c.req;
+  const allowed = methods.filter((candidate) => {
+    const [handlers] = app.router.match(candidate, path);
+    return handlers.some(([[, route]]) => route.method === candidate);
+  });
+  if (allowed.length === 0) return refuse(404, 'unknown_url', `path: must be a route of this server, got ${path}`);
+  const allow = allowed.join(', ');
+  const message = `method: must be ${allow} for ${path}, got ${method}`;
+  return new ApiError(message, 405, { details: { code: 'method_not_allowed', allow } });
+}

@@ -1,0 +1,192 @@
+/**
+ * Token-exact continuation: the prompt of a later turn is (previous prompt ids + sampled ids + ids of the new suffix). Layer 5.
+ * Chat clients send text, so the previous turn is found by its text: a chain of hashes over the messages, longest first.
+ *
+ * Two rollouts may have the same text and different ids (the same word sampled as other tokens). A client can say which one
+ * it continues: by the header `x-art-rollout-id` (or the base URL `/rollouts/{id}/v1`), which sees the turns of that rollout
+ * alone, or by `art.completion_id` on an assistant message. Then the result depends on nothing else that is served. Without
+ * either, the text is all there is: the shortest id sequence wins (what the tokenizer itself would write), then the smallest
+ * in lexicographic order. Of the turns stored so far that choice does not depend on their order.
+ */
+import { hash } from 'node:crypto';
+import type { ChatTemplate } from '../formats/chat-template.ts';
+import type { Tokenizer } from '../formats/tokenizer.ts';
+import type { PlainMessage } from '../wire/openai.ts';
+import type { CompletionRecord } from './served-model.ts';
+
+export interface ConversationsOptions {
+  readonly tokenizer: Tokenizer;
+  readonly template: ChatTemplate;
+  /** Token ids kept, prompts included; default 8,388,608. The turns that were not used for longest are dropped first. */
+  readonly maxTokens?: number;
+}
+
+export interface PromptQuery {
+  readonly messages: readonly PlainMessage[];
+  /** Per message, the completion it says it is. */
+  readonly completionIds: readonly (string | null)[];
+  readonly rolloutId: string | null;
+}
+
+export interface Prompt {
+  readonly ids: readonly number[];
+  /** `started`: no turn before this one; `continued`: ids extend a sampled turn; `rerendered`: the whole text was encoded again. */
+  readonly origin: 'started' | 'continued' | 'rerendered';
+  /** Identifies the message history in `record`. */
+  readonly key: string;
+}
+
+export type ConversationCounters = { [K in Prompt['origin']]: number };
+
+export interface Conversations {
+  createPrompt(query: PromptQuery): Prompt;
+  /** Remembers a turn: `text` is what the client got as content. */
+  record(prompt: Prompt, text: string, record: CompletionRecord): void;
+  readonly counters: Readonly<ConversationCounters>;
+}
+
+/** One id sequence of a text history. Arrays are those of the completion record, not copies. */
+interface Turn {
+  readonly promptIds: readonly number[];
+  readonly tokenIds: readonly number[];
+  readonly completionIds: Set<string>;
+}
+
+/** Greedy sampling of one prompt may repeat a turn forever; only its newest names are kept. */
+const maxNamesPerTurn = 4096;
+
+/** First prompts kept encoded: the rollouts of a group share theirs. */
+const maxFirstPrompts = 1024;
+
+export function createConversations(options: ConversationsOptions): Conversations {
+  const { tokenizer, template } = options;
+  const turns = createTurnStore(options.maxTokens ?? 2 ** 23);
+  const firstPrompts = new Map<string, readonly number[]>();
+  const counters: ConversationCounters = { started: 0, continued: 0, rerendered: 0 };
+  const renderWhole = (messages: readonly PlainMessage[]): readonly number[] =>
+    tokenizer.encode(template.render({ messages, addGenerationPrompt: true }));
+  const renderFirst = (messages: readonly PlainMessage[], key: string): readonly number[] => {
+    const known = firstPrompts.get(key);
+    if (known !== undefined) return known;
+    const ids = renderWhole(messages);
+    const oldest = firstPrompts.size < maxFirstPrompts ? undefined : firstPrompts.keys().next().value;
+    if (oldest !== undefined) firstPrompts.delete(oldest);
+    firstPrompts.set(key, ids);
+    return ids;
+  };
+  return {
+    counters,
+    createPrompt: (query) => {
+      const { messages } = query;
+      const keys = historyKeys(query);
+      const key = keys.at(-1) ?? '';
+      const hasTurns = messages.some((message) => message.role === 'assistant');
+      const continued = hasTurns ? continueLongest(query, keys, options, turns) : null;
+      const origin = continued !== null ? 'continued' : hasTurns ? 'rerendered' : 'started';
+      counters[origin] += 1;
+      const ids = continued ?? (hasTurns ? renderWhole(messages) : renderFirst(messages, key));
+      return { ids, origin, key };
+    },
+    record: (prompt, text, record) => turns.put(nextKey(prompt.key, { role: 'assistant', content: text }), record),
+  };
+}
+
+/** Null if no message is a known turn, or the template does not extend the text of that turn. */
+function continueLongest(
+  query: PromptQuery,
+  keys: readonly string[],
+  { tokenizer, template }: ConversationsOptions,
+  turns: TurnStore,
+): readonly number[] | null {
+  for (let last = query.messages.length - 1; last >= 0; last--) {
+    if (query.messages[last]?.role !== 'assistant') continue;
+    const turn = turns.find(keys[last] as string, query.completionIds[last] ?? null);
+    if (turn === undefined) continue;
+    const suffix = template.renderSuffix(query.messages.slice(0, last + 1), query.messages);
+    if (suffix === null) return null;
+    const endOfTurn = tokenizer.eosId !== null && turn.tokenIds.at(-1) !== tokenizer.eosId ? [tokenizer.eosId] : [];
+    return turn.promptIds.concat(turn.tokenIds, endOfTurn, tokenizer.encode(suffix));
+  }
+  return null;
+}
+
+/** Keys of the histories that end at each message. */
+function historyKeys(query: PromptQuery): readonly string[] {
+  let key = query.rolloutId ?? '';
+  return query.messages.map((message) => {
+    key = nextKey(key, message);
+    return key;
+  });
+}
+
+/** Clients trim what the policy wrote, so white space at its end does not count; in all other messages it does. */
+function nextKey(key: string, message: PlainMessage): string {
+  const text = message.role === 'assistant' ? message.content.trimEnd() : message.content;
+  return hash('sha256', JSON.stringify([key, message.role, text, message.name, message.tool_call_id]), 'base64');
+}
+
+interface TurnStore {
+  find(key: string, completionId: string | null): Turn | undefined;
+  put(key: string, record: CompletionRecord): void;
+}
+
+function createTurnStore(maxTokens: number): TurnStore {
+  // A map keeps the order of insertion; using an entry moves it to the end.
+  const turnsOf = new Map<string, Turn[]>();
+  let tokens = 0;
+  const touch = (key: string): Turn[] => {
+    const turns = turnsOf.get(key) ?? [];
+    turnsOf.delete(key);
+    turnsOf.set(key, turns);
+    return turns;
+  };
+  const dropOldest = (kept: string): void => {
+    for (const [key, turns] of turnsOf) {
+      if (tokens <= maxTokens || key === kept) return;
+      tokens -= turns.reduce((sum, turn) => sum + sizeOf(turn), 0);
+      turnsOf.delete(key);
+    }
+  };
+  return {
+    find: (key, completionId) => {
+      if (!turnsOf.has(key)) return undefined;
+      const turns = touch(key);
+      const named = completionId === null ? undefined : turns.find((turn) => turn.completionIds.has(completionId));
+      return named ?? turns.reduce((best, turn) => (compareIds(turn, best) < 0 ? turn : best));
+    },
+    put: (key, record) => {
+      const turns = touch(key);
+      let turn = turns.find((candidate) => compareIds(candidate, record) === 0);
+      if (turn === undefined) {
+        turn = { promptIds: record.promptIds, tokenIds: record.tokenIds, completionIds: new Set() };
+        turns.push(turn);
+        tokens += sizeOf(turn);
+      }
+      turn.completionIds.add(record.completionId);
+      const oldest = turn.completionIds.size > maxNamesPerTurn ? [...turn.completionIds.keys()].at(0) : undefined;
+      if (oldest !== undefined) turn.completionIds.delete(oldest);
+      dropOldest(key);
+    },
+  };
+}
+
+type Ids = Pick<Turn, 'promptIds' | 'tokenIds'>;
+
+function sizeOf(turn: Ids): number {
+  return turn.promptIds.length + turn.tokenIds.length;
+}
+
+/** Shorter first, then lexicographic over (prompt ids, sampled ids). */
+function compareIds(a: Ids, b: Ids): number {
+  const bySize = sizeOf(a) - sizeOf(b) || a.promptIds.length - b.promptIds.length;
+  return bySize || compareLists(a.promptIds, b.promptIds) || compareLists(a.tokenIds, b.tokenIds);
+}
+
+function compareLists(a: readonly number[], b: readonly number[]): number {
+  if (a === b) return 0;
+  for (let i = 0; i < a.length; i++) {
+    const difference = (a[i] as number) - (b[i] as number);
+    if (difference !== 0) return difference;
+  }
+  return 0;
+}

@@ -1,0 +1,104 @@
+/** From `name` or `name@step` to a served model, and what the inference routes keep per model. Layer 5. */
+import { AbortedError, ConfigError } from '../core/errors.ts';
+import type { EngineInfo } from '../engines/engine.ts';
+import { refuse } from '../wire/errors.ts';
+import { type Conversations, createConversations } from './conversations.ts';
+import type { ServedModel } from './served-model.ts';
+import { createTokenTexts, type TokenTexts } from './token-texts.ts';
+
+export interface ModelRegistry {
+  readonly models: () => Iterable<ServedModel>;
+  readonly findModel: (name: string) => ServedModel | undefined;
+}
+
+/** State of the inference routes for one model; it lives and dies with the `ServedModel` object. */
+export interface ModelState {
+  readonly conversations: Conversations;
+  readonly tokenTexts: TokenTexts;
+  /** Policy steps that were loaded when the engine was last asked. */
+  knownSteps: ReadonlySet<number>;
+}
+
+export interface ModelChoice {
+  readonly model: ServedModel;
+  readonly state: ModelState;
+  /** null = the newest. */
+  readonly policyStep: number | null;
+}
+
+/** How long `doInfo` may take before a route answers without it. */
+const infoTimeoutMs = 2_000;
+
+const states = new WeakMap<ServedModel, ModelState>();
+
+export function modelState(model: ServedModel): ModelState {
+  let state = states.get(model);
+  if (state === undefined) {
+    state = {
+      conversations: createConversations(model),
+      tokenTexts: createTokenTexts(model.tokenizer),
+      knownSteps: new Set(),
+    };
+    states.set(model, state);
+  }
+  return state;
+}
+
+/** Splits `name@step`. Throws ApiError 404 if the step is not an integer. */
+export function parseModelName(id: string): { readonly name: string; readonly step: number | null } {
+  const at = id.indexOf('@');
+  if (at < 0) return { name: id, step: null };
+  const digits = id.slice(at + 1);
+  if (!/^\d{1,15}$/.test(digits)) {
+    throw refuse(404, 'model_not_found', `model: must be name or name@step, got ${JSON.stringify(id)}`, 'model');
+  }
+  return { name: id.slice(0, at), step: Number(digits) };
+}
+
+/** Throws ApiError 404, naming what is served, if the model or the step is not. */
+export async function chooseModel(registry: ModelRegistry, id: string): Promise<ModelChoice> {
+  const { name, step } = parseModelName(id);
+  const model = registry.findModel(name);
+  if (model === undefined) {
+    const names = [...registry.models()].map((served) => served.name).join(', ') || 'none';
+    const message = `model: must be one that is served (${names}), got ${JSON.stringify(id)}`;
+    throw refuse(404, 'model_not_found', message, 'model');
+  }
+  const state = modelState(model);
+  if (step !== null && !state.knownSteps.has(step)) await requireStep(model, step);
+  return { model, state, policyStep: step };
+}
+
+/** Asks the engine which steps are loaded. Throws ApiError 404 if `step` is not among them. */
+export async function requireStep(model: ServedModel, step: number): Promise<void> {
+  const { policySteps } = await readEngineInfo(model);
+  if (policySteps.includes(step)) return;
+  const message = `model: step must be one that is loaded (${policySteps.join(', ')}), got ${model.name}@${step}`;
+  throw refuse(404, 'model_not_found', message, 'model');
+}
+
+/** The engine's info, waited for at most two seconds. Throws AbortedError, EngineError. */
+export async function readEngineInfo(model: ServedModel): Promise<EngineInfo> {
+  let timer: NodeJS.Timeout | undefined;
+  const deadline = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => {
+      const message = `engine of ${model.name}: must answer doInfo within ${infoTimeoutMs} ms`;
+      reject(new AbortedError(message, { details: { isDeadline: true } }));
+    }, infoTimeoutMs);
+  });
+  try {
+    const info = await Promise.race([model.engine.doInfo(), deadline]);
+    modelState(model).knownSteps = new Set(info.policySteps);
+    return info;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Ids that end a turn: the model's own, and the end-of-turn token of its template. Throws ConfigError if there is none. */
+export function endOfTurnIds(model: ServedModel): readonly number[] {
+  const { eosId } = model.tokenizer;
+  const ids = [...new Set([...(eosId === null ? [] : [eosId]), ...model.config.eosTokenId])];
+  if (ids.length === 0) throw new ConfigError(`model ${model.name}: must have an end-of-turn token, got none`);
+  return ids;
+}

@@ -1,0 +1,71 @@
+/** `/healthz` and `/v1/models`. Layer 5. */
+import type { Context } from 'hono';
+import { refuse } from '../wire/errors.ts';
+import type { WireModel } from '../wire/openai.ts';
+import { type ModelRegistry, readEngineInfo } from './model-lookup.ts';
+import type { ServedModel } from './served-model.ts';
+
+const startedAt = Math.floor(Date.now() / 1000);
+
+/** 200 if every engine answers within two seconds, else 503 with what each one said. */
+export async function handleHealth(c: Context, registry: ModelRegistry): Promise<Response> {
+  const models = await Promise.all([...registry.models()].map(describeHealth));
+  const isHealthy = models.every((model) => model.status === 'ok');
+  return c.json({ status: isHealthy ? 'ok' : 'unavailable', models }, isHealthy ? 200 : 503);
+}
+
+interface ModelHealth {
+  readonly status: 'ok' | 'unavailable';
+  readonly name: string;
+  readonly project: string;
+  readonly step: number;
+  readonly engine?: Readonly<Record<string, number | readonly number[]>>;
+  readonly error?: string;
+}
+
+async function describeHealth(model: ServedModel): Promise<ModelHealth> {
+  const identity = { name: model.name, project: model.project, step: model.step() };
+  try {
+    const info = await readEngineInfo(model);
+    const engine = {
+      policy_steps: info.policySteps,
+      running_sequences: info.runningSequences,
+      waiting_sequences: info.waitingSequences,
+      rss_bytes: info.rssBytes,
+      sampled_tokens: info.sampledTokens,
+    };
+    return { status: 'ok', ...identity, engine };
+  } catch (error) {
+    return { status: 'unavailable', ...identity, error: error instanceof Error ? error.message : String(error) };
+  }
+}
+
+/** Every model as `name` and, for the policy steps that are loaded, as `name@step`. */
+export async function listModels(registry: ModelRegistry): Promise<readonly WireModel[]> {
+  const lists = await Promise.all([...registry.models()].map(modelIds));
+  return lists.flat().map((id) => ({ id, object: 'model', created: startedAt, owned_by: 'art' }));
+}
+
+async function modelIds(model: ServedModel): Promise<readonly string[]> {
+  try {
+    const { policySteps } = await readEngineInfo(model);
+    return [model.name, ...policySteps.map((step) => `${model.name}@${step}`)];
+  } catch {
+    // A model stays listed while its engine is down; `/healthz` says why.
+    return [model.name];
+  }
+}
+
+export async function handleModels(c: Context, registry: ModelRegistry): Promise<Response> {
+  return c.json({ object: 'list', data: await listModels(registry) });
+}
+
+export async function handleModel(c: Context, registry: ModelRegistry, id: string): Promise<Response> {
+  const models = await listModels(registry);
+  const model = models.find((candidate) => candidate.id === id);
+  if (model === undefined) {
+    const ids = models.map((candidate) => candidate.id).join(', ') || 'none';
+    throw refuse(404, 'model_not_found', `model: must be one of ${ids}, got ${JSON.stringify(id)}`, 'model');
+  }
+  return c.json(model);
+}

@@ -1,0 +1,32 @@
+/** The body of a request as JSON, with a size limit. Layer 5. */
+import type { Context } from 'hono';
+import { refuse } from '../wire/errors.ts';
+
+/** Throws ApiError 413 if the body has more than `maxBytes` bytes, 400 if it is not JSON. */
+export async function readJson(c: Context, maxBytes: number): Promise<unknown> {
+  const length = c.req.header('content-length');
+  if (length !== undefined && Number(length) > maxBytes) throw tooLarge(maxBytes, length);
+  const text = length === undefined ? await readChunks(c, maxBytes) : await c.req.text();
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw refuse(400, 'invalid_json', `body: must be JSON, got ${text === '' ? 'nothing' : reason}`);
+  }
+}
+
+/** A body without a declared length (chunked) is counted while it is read. */
+async function readChunks(c: Context, maxBytes: number): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const chunk of c.req.raw.body ?? []) {
+    bytes += chunk.length;
+    if (bytes > maxBytes) throw tooLarge(maxBytes, `${bytes} or more`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+function tooLarge(maxBytes: number, got: string): Error {
+  return refuse(413, 'request_too_large', `body: must have at most ${maxBytes} bytes, got ${got}`);
+}

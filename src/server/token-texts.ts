@@ -1,0 +1,102 @@
+/** Token ids of a reply to what OpenAI's response holds: content text and logprobs. Layer 5. */
+import type { TokenAlternative } from '../engines/engine.ts';
+import type { StreamDecoder, Tokenizer } from '../formats/tokenizer.ts';
+import type { WireLogprobs, WireTokenLogprob } from '../wire/openai.ts';
+
+/** OpenAI's stand-in for "impossible": JSON has no −∞. */
+const lowestLogprob = -9999;
+
+export interface SampledTokens {
+  readonly tokenIds: readonly number[];
+  readonly logprobs: readonly number[];
+  readonly topLogprobs?: readonly (readonly TokenAlternative[])[];
+}
+
+export interface TokenTexts {
+  createLogprobs(sampled: SampledTokens): WireLogprobs;
+}
+
+export function createTokenTexts(tokenizer: Tokenizer): TokenTexts {
+  const cache: (Pick<WireTokenLogprob, 'token' | 'bytes'> | undefined)[] = [];
+  const entryOf = (id: number, logprob: number): WireTokenLogprob => {
+    cache[id] ??= { token: tokenizer.tokenText(id), bytes: Array.from(tokenizer.tokenBytes(id)) };
+    const { token, bytes } = cache[id];
+    return { token, logprob: Number.isFinite(logprob) ? logprob : lowestLogprob, bytes };
+  };
+  return {
+    createLogprobs: (sampled) => ({
+      content: sampled.tokenIds.map((id, position) => ({
+        ...entryOf(id, sampled.logprobs[position] as number),
+        top_logprobs: (sampled.topLogprobs?.[position] ?? []).map(({ tokenId, logprob }) => entryOf(tokenId, logprob)),
+      })),
+      refusal: null,
+    }),
+  };
+}
+
+export interface ReplyTextOptions {
+  readonly tokenizer: Tokenizer;
+  readonly stopStrings: readonly string[];
+  /** Never part of the text, special or not. */
+  readonly endOfTurnIds: readonly number[];
+}
+
+/**
+ * Content of a reply, token by token: without special tokens, cut before the first stop string.
+ * What may be the beginning of a stop string or of a character is held back until it is decided.
+ */
+export class ReplyText {
+  readonly #options: ReplyTextOptions;
+  readonly #decoder: StreamDecoder;
+  #held = '';
+  #isCut = false;
+
+  constructor(options: ReplyTextOptions) {
+    this.#options = options;
+    this.#decoder = options.tokenizer.createStreamDecoder({ skipSpecial: true });
+  }
+
+  /** The text that these ids add. */
+  push(ids: readonly number[]): string {
+    let text = this.#held;
+    for (const id of ids) {
+      if (!this.#options.endOfTurnIds.includes(id)) text += this.#decoder.push(id);
+    }
+    return this.#release(text, false);
+  }
+
+  /** What is still held back, at the end of the reply. */
+  flush(): string {
+    return this.#release(this.#held + this.#decoder.flush(), true);
+  }
+
+  #release(text: string, isEnd: boolean): string {
+    const { stopStrings } = this.#options;
+    this.#held = '';
+    if (this.#isCut || text === '' || stopStrings.length === 0) return this.#isCut ? '' : text;
+    const stop = firstIndexOf(text, stopStrings);
+    if (stop >= 0) {
+      this.#isCut = true;
+      return text.slice(0, stop);
+    }
+    if (isEnd) return text;
+    const open = text.length - openLength(text, stopStrings);
+    this.#held = text.slice(open);
+    return text.slice(0, open);
+  }
+}
+
+function firstIndexOf(text: string, stopStrings: readonly string[]): number {
+  const found = stopStrings.map((stop) => text.indexOf(stop)).filter((index) => index >= 0);
+  return found.length === 0 ? -1 : Math.min(...found);
+}
+
+/** Length of the longest end of `text` that begins a stop string. */
+function openLength(text: string, stopStrings: readonly string[]): number {
+  const longest = Math.min(text.length, Math.max(...stopStrings.map((stop) => stop.length)) - 1);
+  for (let length = longest; length > 0; length--) {
+    const end = text.slice(text.length - length);
+    if (stopStrings.some((stop) => stop.startsWith(end))) return length;
+  }
+  return 0;
+}
