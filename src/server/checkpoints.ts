@@ -1,0 +1,206 @@
+/**
+ * Checkpoints of one model: `checkpoints/<step>/` with the engine's files and `checkpoint.json`. Layer 5.
+ * Written under a temporary name, flushed, then renamed: the rename is the commit point of a training step. Before the engine reads a
+ * checkpoint, size and SHA-256 of every file are checked. Metric rows travel along, so that history can be completed after a crash.
+ */
+import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { CheckpointError } from '../core/errors.ts';
+import { formatJson, isMissing, messageOf, readJsonFile } from '../formats/atomic-files.ts';
+
+const manifestName = 'checkpoint.json';
+const temporaryPrefix = '.tmp-';
+const row = z.record(z.string(), z.union([z.number(), z.string()]));
+
+const checkpointManifest = z.strictObject({
+  formatVersion: z.literal(1),
+  step: z.int().min(0),
+  /** Null for step 0. */
+  parentStep: z.int().min(0).nullable(),
+  baseModelSha256: z.string(),
+  packageVersion: z.string(),
+  /** Of the `train` call that made it; null for step 0. */
+  idempotencyKey: z.string().nullable(),
+  config: z.record(z.string(), z.unknown()).nullable(),
+  /** Rows of this step in history.jsonl and timings.jsonl; none for step 0. */
+  history: z.array(row),
+  timings: z.array(row),
+  files: z.record(z.string(), z.strictObject({ bytes: z.int(), sha256: z.string() })),
+});
+export type CheckpointManifest = z.infer<typeof checkpointManifest>;
+
+export interface StoredCheckpoint {
+  readonly directory: string;
+  readonly manifest: CheckpointManifest;
+}
+
+export interface CheckpointStore {
+  /** All checkpoints, by ascending step. */
+  readonly list: () => readonly StoredCheckpoint[];
+  readonly newest: () => StoredCheckpoint | undefined;
+  readonly findByKey: (idempotencyKey: string) => StoredCheckpoint | undefined;
+  /** Commits a checkpoint whose engine files `fill` writes into the folder it is given. */
+  readonly commit: (
+    manifest: Omit<CheckpointManifest, 'formatVersion' | 'files'>,
+    fill: (directory: string) => Promise<void>,
+  ) => Promise<StoredCheckpoint>;
+}
+
+/**
+ * Opens a `checkpoints` folder: removes what unfinished saves left, reads every checkpoint.json, and checks the files of the newest one.
+ * Throws CheckpointError naming the damaged file, and the newest intact step to go back to.
+ */
+export async function openCheckpoints(directory: string): Promise<CheckpointStore> {
+  await mkdir(directory, { recursive: true });
+  const stored: StoredCheckpoint[] = [];
+  const steps: number[] = [];
+  for (const name of await readdir(directory)) {
+    if (name.startsWith(temporaryPrefix)) await rm(join(directory, name), { recursive: true, force: true });
+    else if (/^\d{4,}$/.test(name)) steps.push(Number(name));
+  }
+  steps.sort((a, b) => a - b);
+  for (const step of steps) {
+    const path = join(directory, folderName(step));
+    try {
+      const checkpoint = { directory: path, manifest: await readManifest(path, step) };
+      if (step === steps.at(-1)) await verifyCheckpoint(checkpoint);
+      stored.push(checkpoint);
+    } catch (error) {
+      throw await withNewestIntact(error, directory, path, steps);
+    }
+  }
+  return {
+    list: () => stored,
+    newest: () => stored.at(-1),
+    findByKey: (key) => stored.find((checkpoint) => checkpoint.manifest.idempotencyKey === key),
+    commit: async (manifest, fill) => {
+      const checkpoint = await writeCheckpoint(directory, manifest, fill);
+      stored.push(checkpoint);
+      return checkpoint;
+    },
+  };
+}
+
+/** Compares size and SHA-256 of every file with the manifest. Throws CheckpointError naming the first that differs. */
+export async function verifyCheckpoint({ directory, manifest }: StoredCheckpoint): Promise<void> {
+  for (const [name, expected] of Object.entries(manifest.files)) {
+    const path = join(directory, name);
+    const got = await describeFile(path).catch((error: unknown) => {
+      if (isMissing(error)) throw new CheckpointError(`${path}: file of the checkpoint is missing`, { cause: error });
+      throw error;
+    });
+    if (got.bytes !== expected.bytes) {
+      throw new CheckpointError(`${path}: must have ${expected.bytes} bytes, got ${got.bytes}`);
+    }
+    if (got.sha256 !== expected.sha256) {
+      throw new CheckpointError(`${path}: SHA-256 must be ${expected.sha256}, got ${got.sha256}`);
+    }
+  }
+}
+
+/** SHA-256 of the weights that checkpoints build on: of model.safetensors, or of the sorted `name hash` lines of a sharded model. */
+export async function hashBaseModel(directory: string): Promise<string> {
+  const names = (await readdir(directory)).filter((name) => name.endsWith('.safetensors')).sort();
+  if (names.length === 0) throw new CheckpointError(`${directory}: must hold model.safetensors, got no such file`);
+  if (names.length === 1) return (await describeFile(join(directory, names[0]!))).sha256;
+  const lines: string[] = [];
+  for (const name of names) lines.push(`${name} ${(await describeFile(join(directory, name))).sha256}\n`);
+  return createHash('sha256').update(lines.join('')).digest('hex');
+}
+
+async function writeCheckpoint(
+  parent: string,
+  manifest: Omit<CheckpointManifest, 'formatVersion' | 'files'>,
+  fill: (directory: string) => Promise<void>,
+): Promise<StoredCheckpoint> {
+  const target = join(parent, folderName(manifest.step));
+  const temporary = join(parent, `${temporaryPrefix}${manifest.step}-${randomUUID()}`);
+  await mkdir(temporary);
+  try {
+    await fill(temporary);
+    const files: CheckpointManifest['files'] = {};
+    for (const name of (await readdir(temporary)).sort()) {
+      const path = join(temporary, name);
+      await flush(path);
+      files[name] = await describeFile(path);
+    }
+    const whole: CheckpointManifest = { formatVersion: 1, ...manifest, files };
+    await writeFile(join(temporary, manifestName), formatJson(whole), { flush: true });
+    await flush(temporary);
+    await rename(temporary, target);
+    await flush(parent);
+    return { directory: target, manifest: whole };
+  } catch (error) {
+    await rm(temporary, { recursive: true, force: true });
+    throw new CheckpointError(`checkpoint ${target}: could not be written: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+async function readManifest(directory: string, step: number): Promise<CheckpointManifest> {
+  const path = join(directory, manifestName);
+  let json: unknown;
+  try {
+    json = await readJsonFile(path);
+  } catch (cause) {
+    throw new CheckpointError(messageOf(cause), { cause });
+  }
+  const parsed = checkpointManifest.safeParse(json);
+  if (!parsed.success) throw new CheckpointError(`${path}: ${z.prettifyError(parsed.error)}`);
+  if (parsed.data.step !== step) {
+    throw new CheckpointError(`${path}: step must be that of the folder, ${step}, got ${parsed.data.step}`);
+  }
+  return parsed.data;
+}
+
+async function withNewestIntact(
+  error: unknown,
+  directory: string,
+  damaged: string,
+  steps: readonly number[],
+): Promise<unknown> {
+  if (!(error instanceof CheckpointError)) return error;
+  let intact: number | null = null;
+  for (const step of [...steps].reverse()) {
+    const path = join(directory, folderName(step));
+    try {
+      await verifyCheckpoint({ directory: path, manifest: await readManifest(path, step) });
+      intact = step;
+      break;
+    } catch {
+      // Also damaged: look further back.
+    }
+  }
+  const mend =
+    intact === null
+      ? 'no checkpoint is intact'
+      : `newest intact step: ${intact}; move ${damaged} away to go on without it`;
+  return new CheckpointError(`${error.message} (${mend})`, {
+    cause: error,
+    details: { damaged, newestIntactStep: intact },
+  });
+}
+
+async function describeFile(path: string): Promise<{ bytes: number; sha256: string }> {
+  const hash = createHash('sha256');
+  for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
+  return { bytes: (await stat(path)).size, sha256: hash.digest('hex') };
+}
+
+/** Makes a file, or the names in a folder, durable. Windows cannot open folders, and its renames need no such call. */
+async function flush(path: string): Promise<void> {
+  if (process.platform === 'win32' && (await stat(path)).isDirectory()) return;
+  const file = await open(path, 'r');
+  try {
+    // Windows flushes only files opened for writing; the engine's files there are flushed by the system in time.
+    if (process.platform !== 'win32') await file.sync();
+  } finally {
+    await file.close();
+  }
+}
+
+function folderName(step: number): string {
+  return String(step).padStart(4, '0');
+}

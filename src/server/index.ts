@@ -1,0 +1,66 @@
+/** Public entry `agent-reinforcement-trainer/server`: one process that samples, trains and keeps the runs. Layer 5. */
+import type { Hono } from 'hono';
+import { createApp } from './app.ts';
+import { type ListenOptions, startServer } from './listen.ts';
+import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
+import { registerTrainingRoutes } from './training-routes.ts';
+
+export { createApp } from './app.ts';
+export type { ListenOptions } from './listen.ts';
+export { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
+export type { EngineTuning, ModelFiles } from './open-training-run.ts';
+export type { CompletionRecord, CompletionStore, ServedModel } from './served-model.ts';
+export { registerTrainingRoutes } from './training-routes.ts';
+export type { TrainingRun, TrainJob } from './training-run.ts';
+
+export interface ArtServerOptions extends Omit<ModelRegistryOptions, 'createEngine'>, ListenOptions {
+  /** Default: the embedded engine, a child process on this computer's CPU. */
+  readonly createEngine?: ModelRegistryOptions['createEngine'];
+}
+
+export interface ArtServer {
+  /** Root of the server; `${url}/v1` is the base URL of OpenAI's client, `${url}/api` the training API. */
+  readonly url: string;
+  readonly app: Hono;
+  readonly registry: ModelRegistry;
+  /** Stops training between two engine calls, ends the engines, unlocks the model folders and closes the port. Idempotent. */
+  readonly close: () => Promise<void>;
+}
+
+/** Starts a server that listens. Throws ConfigError if it cannot. */
+export async function createArtServer(options: ArtServerOptions): Promise<ArtServer> {
+  const registry = createModelRegistry({ ...options, createEngine: options.createEngine ?? startEmbeddedEngine });
+  const app = createArtApp(registry);
+  const running = await startServer(app, options);
+  let closing: Promise<void> | undefined;
+  const close = async (): Promise<void> => {
+    // The port stops taking calls at once; answers of what the registry ends still go out.
+    const [portClosed, registryClosed] = await Promise.allSettled([running.close(), registry.close()]);
+    if (registryClosed.status === 'rejected') throw registryClosed.reason;
+    if (portClosed.status === 'rejected') throw portClosed.reason;
+  };
+  return {
+    url: running.url,
+    app,
+    registry,
+    close: () => {
+      closing ??= close();
+      return closing;
+    },
+  };
+}
+
+/** The HTTP application over a registry, without a port. */
+export function createArtApp(registry: ModelRegistry): Hono {
+  return createApp({
+    models: registry.models,
+    findModel: registry.findModel,
+    registerRoutes: (app) => registerTrainingRoutes(app, registry),
+  });
+}
+
+/** Loaded when the first model is registered: a server with another engine does without it. */
+const startEmbeddedEngine: ModelRegistryOptions['createEngine'] = async (options) => {
+  const { createEmbeddedEngine } = await import('../engines/embedded/engine.ts');
+  return await createEmbeddedEngine(options);
+};

@@ -1,0 +1,135 @@
+/** The models that one server serves and trains, by name. Layer 5. Registering twice is the same as once. */
+import { resolve } from 'node:path';
+import { ConfigError } from '../core/errors.ts';
+import { createChatTemplate } from '../formats/chat-template.ts';
+import { readHfConfig } from '../formats/hf-config.ts';
+import { loadTokenizer, readTokenizerConfig } from '../formats/tokenizer.ts';
+import { refuse } from '../wire/errors.ts';
+import type { RegisterRequest } from '../wire/training.ts';
+import { type CompletionStoreOptions, createCompletionStore } from './completion-store.ts';
+import type { ModelRegistry as ModelLookup } from './model-lookup.ts';
+import {
+  type EngineTuning,
+  type ModelFiles,
+  type OpenRun,
+  openTrainingRun,
+  type RunEnvironment,
+} from './open-training-run.ts';
+import { compareRegistration } from './run-folder.ts';
+import type { TrainingRun } from './training-run.ts';
+
+export interface ModelRegistryOptions {
+  /** Folder that holds `<project>/models/<name>/`; usually `.art`. */
+  readonly root: string;
+  readonly createEngine: RunEnvironment['createEngine'];
+  readonly engineTuning?: EngineTuning;
+  /** Reads tokenizer, chat template and configuration of a base model; default: from its folder. */
+  readonly loadModelFiles?: (directory: string) => Promise<ModelFiles>;
+  readonly completions?: CompletionStoreOptions;
+  /** Nats by which sampler and trainer may differ on the probe text after a step; default 0: bit for bit. */
+  readonly probeTolerance?: number;
+  /** `train` calls of one model that may wait behind the running one; default 8. */
+  readonly maxWaitingTrainCalls?: number;
+  /** Default: console.warn. */
+  readonly onWarning?: (message: string) => void;
+}
+
+/** Also what the inference routes look models up in. */
+export interface ModelRegistry extends ModelLookup {
+  /**
+   * Opens a model, or returns it if it is open. Throws ConfigError naming the field if it was registered differently before,
+   * or the process that has it open.
+   */
+  readonly register: (request: RegisterRequest) => Promise<TrainingRun>;
+  /** Throws ApiError 404 for a name that is not registered. */
+  readonly get: (name: string) => TrainingRun;
+  readonly list: () => readonly TrainingRun[];
+  /** Closes all models, whatever fails. Idempotent. */
+  readonly close: () => Promise<void>;
+}
+
+interface Entry {
+  readonly request: RegisterRequest;
+  readonly opening: Promise<OpenRun>;
+  open: OpenRun | null;
+}
+
+export function createModelRegistry(options: ModelRegistryOptions): ModelRegistry {
+  const environment = environmentOf(options);
+  const entries = new Map<string, Entry>();
+  let isClosed = false;
+  const openNew = (request: RegisterRequest): Entry => {
+    const opening = openTrainingRun(request, environment);
+    const entry: Entry = { request, opening, open: null };
+    entries.set(request.name, entry);
+    opening.then(
+      (open) => {
+        entry.open = open;
+      },
+      () => entries.delete(request.name),
+    );
+    return entry;
+  };
+  const list = (): TrainingRun[] =>
+    [...entries.values()].flatMap((entry) => (entry.open === null ? [] : [entry.open.run]));
+  return {
+    register: async (wireRequest) => {
+      if (isClosed) throw new ConfigError('register: the server is shutting down');
+      const request = { ...wireRequest, base_model: resolve(wireRequest.base_model) };
+      const entry = entries.get(request.name);
+      if (entry !== undefined) compareRegistration(entry.request, request);
+      return (await (entry ?? openNew(request)).opening).run;
+    },
+    get: (name) => {
+      const run = entries.get(name)?.open?.run;
+      if (run !== undefined) return run;
+      const names = list().map(({ model }) => model.name);
+      throw refuse(
+        404,
+        'model_not_found',
+        `model ${name}: must be registered first, registered are [${names.join(', ')}]`,
+        'model',
+      );
+    },
+    list,
+    models: () => list().map((run) => run.model),
+    findModel: (name) => entries.get(name)?.open?.run.model,
+    close: async () => {
+      isClosed = true;
+      const all = [...entries.values()];
+      entries.clear();
+      const results = await Promise.allSettled(all.map(async (entry) => (await entry.opening).close()));
+      const failed = results.find((result) => result.status === 'rejected');
+      if (failed !== undefined) throw failed.reason;
+    },
+  };
+}
+
+/** Tokenizer, chat template and configuration of a Hugging Face model folder. */
+export async function loadModelFiles(directory: string): Promise<ModelFiles> {
+  const [tokenizer, tokenizerConfig, config] = await Promise.all([
+    loadTokenizer(directory),
+    readTokenizerConfig(directory),
+    readHfConfig(directory),
+  ]);
+  return { tokenizer, template: createChatTemplate(tokenizerConfig), config };
+}
+
+function environmentOf(options: ModelRegistryOptions): RunEnvironment {
+  const probeTolerance = options.probeTolerance ?? 0;
+  if (!(probeTolerance >= 0)) throw new ConfigError(`probeTolerance: must be ≥ 0 nats, got ${probeTolerance}`);
+  const maxWaitingTrainCalls = options.maxWaitingTrainCalls ?? 8;
+  if (!Number.isSafeInteger(maxWaitingTrainCalls) || maxWaitingTrainCalls < 0) {
+    throw new ConfigError(`maxWaitingTrainCalls: must be an integer ≥ 0, got ${maxWaitingTrainCalls}`);
+  }
+  return {
+    root: options.root,
+    createEngine: options.createEngine,
+    engineTuning: options.engineTuning ?? {},
+    loadModelFiles: options.loadModelFiles ?? loadModelFiles,
+    createCompletions: () => createCompletionStore(options.completions),
+    probeTolerance,
+    maxWaitingTrainCalls,
+    onWarning: options.onWarning ?? ((message) => console.warn(message)),
+  };
+}
