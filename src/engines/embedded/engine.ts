@@ -1,0 +1,196 @@
+/**
+ * The embedded engine as its parent sees it: a child process behind the `Engine` interface. Layer 4.
+ * The process is owned here: it is ended by its handle, and whoever waits when it dies gets a typed error.
+ */
+import { type ChildProcess, fork } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { AbortedError, type ArtError, EngineError } from '../../core/errors.ts';
+import type { Engine, SampleEvent, SampleRequest } from '../engine.ts';
+import type { EmbeddedEngineOptions } from './options.ts';
+import {
+  type Call,
+  type CallMap,
+  type CallName,
+  type FromEngine,
+  fromPlainError,
+  type PlainError,
+  type ToEngine,
+} from './protocol.ts';
+
+export type { EmbeddedEngineOptions } from './options.ts';
+
+const DEFAULT_CALL_TIMEOUT_MS = 600_000;
+const KEPT_STDERR_CHARACTERS = 4000;
+
+interface PendingCall {
+  readonly resolve: (value: unknown) => void;
+  readonly reject: (error: Error) => void;
+  readonly timer: NodeJS.Timeout;
+}
+
+interface PendingSample {
+  readonly push: (event: SampleEvent | ArtError) => void;
+}
+
+/** The built file of the engine's process. Sources under test run the built one as well: the child has no TypeScript loader. */
+function processFile(): string {
+  const isSource = import.meta.url.endsWith('.ts');
+  return fileURLToPath(
+    new URL(isSource ? '../../../dist/src/engines/embedded/process.js' : './process.js', import.meta.url),
+  );
+}
+
+/** Starts the engine's process and loads the model. Throws EngineError if it does not come up. */
+export async function createEmbeddedEngine(options: EmbeddedEngineOptions): Promise<Engine> {
+  const client = new EngineClient(options.callTimeoutMs ?? DEFAULT_CALL_TIMEOUT_MS);
+  try {
+    await client.call('start', options);
+  } catch (error) {
+    await client.close();
+    throw error;
+  }
+  return {
+    specificationVersion: 1,
+    doSample: (request) => client.sample(request),
+    doForwardBackward: (request) => client.call('forwardBackward', request),
+    doOptimStep: (request) => client.call('optimStep', request),
+    doPublish: async (request) => void (await client.call('publish', request)),
+    doSave: async (request) => void (await client.call('save', request)),
+    doLoad: async (request) => void (await client.call('load', request)),
+    doLogprobs: (request) => client.call('logprobs', request),
+    doInfo: () => client.call('info', null),
+    close: () => client.close(),
+  };
+}
+
+class EngineClient {
+  readonly #child: ChildProcess;
+  readonly #exited: Promise<void>;
+  readonly #calls = new Map<number, PendingCall>();
+  readonly #samples = new Map<number, PendingSample>();
+  readonly #timeoutMs: number;
+  #lastId = 0;
+  #stderr = '';
+  /** Why no more requests are taken. */
+  #death: EngineError | null = null;
+
+  constructor(timeoutMs: number) {
+    this.#timeoutMs = timeoutMs;
+    this.#child = fork(processFile(), [], {
+      serialization: 'advanced',
+      execArgv: [],
+      stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    });
+    this.#child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+      this.#stderr = (this.#stderr + text).slice(-KEPT_STDERR_CHARACTERS);
+    });
+    this.#child.on('message', (message: FromEngine) => this.#receive(message));
+    this.#child.on('error', (cause) =>
+      this.#die(new EngineError('engine: its process must start and stay reachable', { cause })),
+    );
+    this.#exited = new Promise((resolve) => {
+      this.#child.once('exit', (code, signal) => {
+        const details = { isRetryable: true, exitCode: code, signal };
+        const said = this.#stderr.trim() === '' ? '' : `; it said: ${this.#stderr.trim()}`;
+        this.#die(
+          new EngineError(`engine: its process ended unexpectedly (${signal ?? `exit code ${code}`})${said}`, {
+            details,
+          }),
+        );
+        resolve();
+      });
+    });
+  }
+
+  call<K extends CallName>(name: K, request: CallMap[K]['request']): Promise<CallMap[K]['result']> {
+    return new Promise<unknown>((resolve, reject) => {
+      if (this.#death) throw this.#death;
+      const id = ++this.#lastId;
+      const timer = setTimeout(() => {
+        this.#calls.delete(id);
+        reject(new EngineError(`engine: '${name}' must answer within ${this.#timeoutMs} ms, got no answer`));
+      }, this.#timeoutMs);
+      this.#calls.set(id, { resolve, reject, timer });
+      this.#send({ kind: 'call', id, call: { name, request } as Call });
+    }) as Promise<CallMap[K]['result']>;
+  }
+
+  async *sample({ signal, ...request }: SampleRequest): AsyncGenerator<SampleEvent> {
+    if (this.#death) throw this.#death;
+    if (signal?.aborted) throw new AbortedError('sample: was aborted before it began', { cause: signal.reason });
+    const id = ++this.#lastId;
+    const queue: (SampleEvent | ArtError)[] = [];
+    let wake: (() => void) | null = null;
+    const push = (event: SampleEvent | ArtError): void => {
+      queue.push(event);
+      wake?.();
+    };
+    const onAbort = (): void => push(new AbortedError('sample: was aborted by its caller', { cause: signal?.reason }));
+    signal?.addEventListener('abort', onAbort, { once: true });
+    let timer: NodeJS.Timeout | undefined;
+    this.#samples.set(id, { push });
+    this.#send({ kind: 'sample', id, request });
+    let isFinished = false;
+    try {
+      while (!isFinished) {
+        if (queue.length === 0) {
+          await new Promise<void>((resolve) => {
+            wake = resolve;
+            const message = `sample: the engine must send a token within ${this.#timeoutMs} ms, got none`;
+            timer = setTimeout(() => push(new EngineError(message)), this.#timeoutMs);
+          });
+          wake = null;
+          clearTimeout(timer);
+        }
+        const event = queue.shift()!;
+        if (event instanceof Error) throw event;
+        isFinished = event.type === 'finish';
+        yield event;
+      }
+    } finally {
+      signal?.removeEventListener('abort', onAbort);
+      this.#samples.delete(id);
+      if (!isFinished && !this.#death) this.#send({ kind: 'abort', id });
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#die(new EngineError('engine: was closed'));
+    this.#child.kill('SIGKILL');
+    await this.#exited;
+  }
+
+  #send(message: ToEngine): void {
+    this.#child.send(message, (cause) => {
+      if (cause)
+        this.#die(new EngineError('engine: its process must be reachable', { cause, details: { isRetryable: true } }));
+    });
+  }
+
+  #receive(message: FromEngine): void {
+    if (message.kind === 'events') {
+      for (const [id, event] of message.events) {
+        this.#samples.get(id)?.push(event.type === 'error' ? fromPlainError(event as PlainError) : event);
+      }
+      return;
+    }
+    const pending = this.#calls.get(message.id);
+    if (!pending) return;
+    this.#calls.delete(message.id);
+    clearTimeout(pending.timer);
+    if (message.outcome.ok) pending.resolve(message.outcome.value);
+    else pending.reject(fromPlainError(message.outcome.error));
+  }
+
+  /** Fails everyone who waits; only the first cause counts. */
+  #die(cause: EngineError): void {
+    this.#death ??= cause;
+    for (const { reject, timer } of this.#calls.values()) {
+      clearTimeout(timer);
+      reject(this.#death);
+    }
+    this.#calls.clear();
+    for (const { push } of this.#samples.values()) push(this.#death);
+    this.#samples.clear();
+  }
+}

@@ -1,0 +1,295 @@
+/**
+ * The embedded engine's process: the sampling loop on the main thread, the trainer in a thread of its own. Layer 4.
+ * It lives exactly as long as the channel to its parent, and leaves signals to the parent: Ctrl-C reaches the whole terminal
+ * group, and the parent may still want to finish a step.
+ */
+import { Worker } from 'node:worker_threads';
+import { ConfigError, DataError, EngineError } from '../../core/errors.ts';
+import { type DecoderConfig, readHfConfig } from '../../formats/hf-config.ts';
+import { readModelTensors } from '../../formats/safetensors.ts';
+import { loadTokenizer, type Tokenizer } from '../../formats/tokenizer.ts';
+import { hostTensor } from '../../graph/runtime.ts';
+import { createOrtRuntime } from '../../graph/runtime-ort.ts';
+import { KvCache } from '../../infer/kv-cache.ts';
+import { ModelRunner, type PolicyFeeds } from '../../infer/model-runner.ts';
+import { Scheduler } from '../../infer/scheduler.ts';
+import { Sequence } from '../../infer/sequence.ts';
+import { loraShapes, loraSpec } from '../../nn/lora.ts';
+import { countValues, type Parameter, parameterShapes } from '../../nn/parameters.ts';
+import type { EngineInfo, LogprobsRequest, SampleEvent, SampleRequest } from '../engine.ts';
+import { bakedWeights } from './baked-weights.ts';
+import type { EmbeddedEngineOptions } from './options.ts';
+import {
+  type Call,
+  type FromEngine,
+  fromPlainError,
+  type Outcome,
+  type PlainError,
+  type ToEngine,
+  toPlainError,
+} from './protocol.ts';
+import type { TrainerAnswer, TrainerCall, TrainerCounters } from './trainer-thread.ts';
+
+const DEFAULT_CACHE_TOKENS = 65_536;
+const DEFAULT_MAX_RUNNING = 256;
+const MAX_PREFILL_TOKENS = 2048;
+/** Policies that stay servable although nothing uses them at the moment. */
+const KEPT_POLICIES = 2;
+
+/** The trainer's thread behind promises. */
+class TrainerThread {
+  counters: TrainerCounters = { trainedTokens: 0, trainingSeconds: 0, gradientSteps: 0 };
+  readonly #worker = new Worker(new URL('./trainer-thread.js', import.meta.url));
+  readonly #pending = new Map<number, { resolve: (value: unknown) => void; reject: (error: Error) => void }>();
+  #lastId = 0;
+
+  constructor() {
+    this.#worker.on('message', ({ id, outcome, counters }: TrainerAnswer) => {
+      this.counters = counters;
+      const pending = this.#pending.get(id);
+      this.#pending.delete(id);
+      if (outcome.ok) pending?.resolve(outcome.value);
+      else pending?.reject(fromPlainError(outcome.error));
+    });
+    this.#worker.on('error', (error) => {
+      throw error; // Ends the process; the parent reports it to everyone who waits.
+    });
+  }
+
+  call(call: TrainerCall): Promise<unknown> {
+    const id = ++this.#lastId;
+    return new Promise((resolve, reject) => {
+      this.#pending.set(id, { resolve, reject });
+      this.#worker.postMessage({ id, call });
+    });
+  }
+}
+
+class EngineProcess {
+  readonly #trainer = new TrainerThread();
+  readonly #config: DecoderConfig;
+  readonly #tokenizer: Tokenizer;
+  readonly #scheduler: Scheduler;
+  /** Frozen weights that are fed with every policy because they are not baked. */
+  readonly #base: PolicyFeeds;
+  readonly #parameterCounts: { readonly parameters: number; readonly trainableParameters: number };
+  readonly #streaming = new Map<number, { readonly isStreaming: boolean; sent: number }>();
+  /** Work between passes: scoring and publishing, which must not meet a pass in flight. */
+  readonly #betweenPasses: (() => Promise<void>)[] = [];
+  #events: [number, SampleEvent | PlainError][] = [];
+  #isLooping = false;
+  #newestStep = 0;
+
+  private constructor(
+    config: DecoderConfig,
+    tokenizer: Tokenizer,
+    scheduler: Scheduler,
+    base: PolicyFeeds,
+    options: EmbeddedEngineOptions,
+  ) {
+    this.#base = base;
+    this.#config = config;
+    this.#tokenizer = tokenizer;
+    this.#scheduler = scheduler;
+    const parameters = countValues(parameterShapes(config).values());
+    const { training } = options;
+    this.#parameterCounts = {
+      parameters,
+      trainableParameters:
+        training.kind === 'lora' ? countValues(loraShapes(config, loraSpec(training)).values()) : parameters,
+    };
+  }
+
+  static async start(options: EmbeddedEngineOptions): Promise<EngineProcess> {
+    const config = await readHfConfig(options.modelDirectory);
+    const tokenizer = await loadTokenizer(options.modelDirectory);
+    const lora = options.training.kind === 'lora' ? loraSpec(options.training) : null;
+    const cache = new KvCache(
+      config.layers,
+      config.kvHeads * config.headSize,
+      options.cacheTokens ?? DEFAULT_CACHE_TOKENS,
+    );
+    const runtime = await createOrtRuntime({ threads: options.sampleThreads ?? 1 });
+    const parameters = await readModelTensors(options.modelDirectory);
+    const baked = bakedWeights(parameters, lora !== null);
+    const runner = await ModelRunner.create(config, lora, cache, runtime, baked);
+    const scheduler = new Scheduler(cache, runner, {
+      maxRunning: options.maxRunningSequences ?? DEFAULT_MAX_RUNNING,
+      maxPrefillTokens: MAX_PREFILL_TOKENS,
+      vocabSize: Math.min(config.vocabSize, tokenizer.vocabSize),
+    });
+    const isFedBase = lora !== null && baked.size === 0;
+    const base = isFedBase ? toFeeds(parameters) : {};
+    const engine = new EngineProcess(config, tokenizer, scheduler, base, options);
+    await engine.#trainer.call({ name: 'start', request: options });
+    await engine.#publish(0);
+    return engine;
+  }
+
+  async call(call: Call): Promise<unknown> {
+    switch (call.name) {
+      case 'start':
+        throw new EngineError('engine: must be started once, got a second start');
+      case 'publish':
+        return this.#publish(call.request.step);
+      case 'logprobs':
+        return this.#logprobs(call.request);
+      case 'info':
+        return this.#info();
+      default:
+        return this.#trainer.call(call);
+    }
+  }
+
+  /** Admits a request; errors are events of it. */
+  sample(id: number, request: Omit<SampleRequest, 'signal'>): void {
+    try {
+      const { sampling, promptIds, policyStep, isStreaming } = request;
+      const { maxPositions, vocabSize } = this.#config;
+      if (promptIds.length === 0 || promptIds.length >= maxPositions) {
+        throw new DataError(`prompt: must have 1 to ${maxPositions - 1} tokens, got ${promptIds.length}`);
+      }
+      const wrong = promptIds.find((token) => !Number.isSafeInteger(token) || token < 0 || token >= vocabSize);
+      if (wrong !== undefined) throw new DataError(`prompt: token ids must be below ${vocabSize}, got ${wrong}`);
+      if (!Number.isSafeInteger(sampling.maxTokens) || sampling.maxTokens < 1) {
+        throw new ConfigError(`maxTokens: must be a whole number ≥ 1, got ${sampling.maxTokens}`);
+      }
+      const limits = { maxPositions, createDecoder: () => this.#tokenizer.createStreamDecoder() };
+      const sequence = new Sequence(id, promptIds, sampling, policyStep ?? this.#newestStep, limits);
+      this.#scheduler.add(sequence);
+      this.#streaming.set(id, { isStreaming, sent: 0 });
+      this.#loop();
+    } catch (error) {
+      this.#events.push([id, toPlainError(error)]);
+      this.#flush();
+    }
+  }
+
+  abort(id: number): void {
+    this.#streaming.delete(id);
+    this.#scheduler.abort(id);
+    this.#loop();
+  }
+
+  async #publish(step: number): Promise<null> {
+    const trained = (await this.#trainer.call({ name: 'snapshot', request: null })) as ReadonlyMap<string, Parameter>;
+    const feeds: PolicyFeeds = { ...this.#base, ...toFeeds(trained) };
+    await this.#between(async () => {
+      this.#scheduler.publish(step, feeds, KEPT_POLICIES);
+      this.#newestStep = step;
+    });
+    return null;
+  }
+
+  async #logprobs(request: LogprobsRequest): Promise<unknown> {
+    const { source, tokenIds, temperature } = request;
+    if (tokenIds.length < 2 || tokenIds.length > this.#config.maxPositions) {
+      throw new DataError(`logprobs: must have 2 to ${this.#config.maxPositions} tokens, got ${tokenIds.length}`);
+    }
+    if (source.kind === 'trainer') return this.#trainer.call({ name: 'logprobs', request });
+    return this.#between(() => this.#scheduler.score(tokenIds, 1 / temperature, source.policyStep));
+  }
+
+  #info(): EngineInfo {
+    const { counters } = this.#scheduler;
+    return {
+      ...this.#parameterCounts,
+      maxPositions: this.#config.maxPositions,
+      vocabSize: this.#config.vocabSize,
+      policySteps: this.#scheduler.policySteps,
+      runningSequences: this.#scheduler.runningCount,
+      waitingSequences: this.#scheduler.waitingCount,
+      rssBytes: process.memoryUsage.rss(),
+      peakRssBytes: process.resourceUsage().maxRSS * 1024,
+      sampledTokens: counters.sampledTokens,
+      prefilledTokens: counters.prefilledTokens,
+      samplingSeconds: counters.seconds,
+      ...this.#trainer.counters,
+    };
+  }
+
+  #between<T>(work: () => Promise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      this.#betweenPasses.push(() => work().then(resolve, reject));
+      this.#loop();
+    });
+  }
+
+  /** Runs passes until nothing is left to do, giving the channel a turn after each. */
+  #loop(): void {
+    if (this.#isLooping) return;
+    this.#isLooping = true;
+    void (async () => {
+      let hasWork = true;
+      while (hasWork) {
+        await new Promise(setImmediate);
+        for (const work of this.#betweenPasses.splice(0)) await work();
+        hasWork = await this.#scheduler.step((sequence) => this.#report(sequence));
+        this.#flush();
+        hasWork ||= this.#betweenPasses.length > 0;
+      }
+      this.#isLooping = false;
+    })();
+  }
+
+  /** Turns a sequence's new tokens into events: all at once at its end, or as they come. */
+  #report(sequence: Sequence): void {
+    const stream = this.#streaming.get(sequence.id);
+    if (!stream || (!stream.isStreaming && !sequence.stopCause)) return;
+    const { params, logprobs, tokenIds, promptLength } = sequence;
+    const event: SampleEvent = {
+      type: 'tokens',
+      tokenIds: tokenIds.slice(promptLength + stream.sent),
+      logprobs: logprobs.slice(stream.sent),
+      ...(params.topLogprobs > 0 ? { topLogprobs: sequence.topLogprobs.slice(stream.sent) } : {}),
+    };
+    stream.sent = logprobs.length;
+    this.#events.push([sequence.id, event]);
+    if (!sequence.stopCause) return;
+    this.#streaming.delete(sequence.id);
+    const { stopCause: reason, policyStep, cachedTokens } = sequence;
+    this.#events.push([sequence.id, { type: 'finish', reason, policyStep, cachedTokens }]);
+  }
+
+  #flush(): void {
+    if (this.#events.length === 0) return;
+    send({ kind: 'events', events: this.#events });
+    this.#events = [];
+  }
+}
+
+function toFeeds(parameters: ReadonlyMap<string, Parameter>): PolicyFeeds {
+  return Object.fromEntries([...parameters].map(([name, { data, shape }]) => [name, hostTensor(data, shape)]));
+}
+
+function send(message: FromEngine): void {
+  process.send?.(message, undefined, {}, () => undefined); // A lost parent is noticed by `disconnect`.
+}
+
+let engine: EngineProcess | null = null;
+
+async function answer(id: number, call: Call): Promise<void> {
+  let outcome: Outcome;
+  try {
+    if (call.name === 'start' && !engine) {
+      engine = await EngineProcess.start(call.request);
+      outcome = { ok: true, value: null };
+    } else if (engine) outcome = { ok: true, value: await engine.call(call) };
+    else throw new EngineError(`engine: must be started before '${call.name}'`);
+  } catch (error) {
+    outcome = { ok: false, error: toPlainError(error) };
+  }
+  send({ kind: 'answer', id, outcome });
+}
+
+if (process.send) {
+  process.on('SIGINT', () => undefined);
+  process.on('SIGTERM', () => undefined);
+  // A trainer in the middle of a graph cannot be joined; nothing here needs a goodbye.
+  process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
+  process.on('message', (message: ToEngine) => {
+    if (message.kind === 'call') void answer(message.id, message.call);
+    else if (message.kind === 'sample') engine?.sample(message.id, message.request);
+    else engine?.abort(message.id);
+  });
+}

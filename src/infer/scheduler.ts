@@ -1,0 +1,190 @@
+/**
+ * Continuous batching: sequences join and leave at any step. Layer 3.
+ * One `step` is one pass: a prefill of sequences with several pending tokens if there are any, otherwise one decode step of all
+ * running ones. A pass serves one policy step, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence
+ * is admitted, so that a running one never has to be thrown out again.
+ */
+import { ConfigError, DataError } from '../core/errors.ts';
+import type { KvCache } from './kv-cache.ts';
+import type { Chunk, ModelRunner, PolicyFeeds } from './model-runner.ts';
+import { chooseToken } from './sampler.ts';
+import type { Sequence } from './sequence.ts';
+
+export interface SchedulerOptions {
+  readonly maxRunning: number;
+  /** Tokens of one prefill pass, padding included. */
+  readonly maxPrefillTokens: number;
+  /** Ids from here on have no token and are never sampled. */
+  readonly vocabSize: number;
+}
+
+export interface SchedulerCounters {
+  sampledTokens: number;
+  prefilledTokens: number;
+  seconds: number;
+}
+
+/** What a step did to one sequence: it has a new token, and may have ended (`sequence.stopCause`). */
+export type StepListener = (sequence: Sequence) => void;
+
+export class Scheduler {
+  readonly counters: SchedulerCounters = { sampledTokens: 0, prefilledTokens: 0, seconds: 0 };
+  readonly #cache: KvCache;
+  readonly #runner: ModelRunner;
+  readonly #options: SchedulerOptions;
+  readonly #policies = new Map<number, PolicyFeeds>();
+  /** Carried out between passes: a pass in flight still reads the tables of its sequences. */
+  readonly #aborted = new Set<number>();
+  #waiting: Sequence[] = [];
+  #running: Sequence[] = [];
+
+  constructor(cache: KvCache, runner: ModelRunner, options: SchedulerOptions) {
+    this.#cache = cache;
+    this.#runner = runner;
+    this.#options = options;
+  }
+
+  get runningCount(): number {
+    return this.#running.length;
+  }
+
+  get waitingCount(): number {
+    return this.#waiting.length;
+  }
+
+  get policySteps(): number[] {
+    return [...this.#policies.keys()].sort((a, b) => a - b);
+  }
+
+  /** Makes a policy servable and forgets those that are neither among the newest `keep` nor used by a sequence. */
+  publish(step: number, feeds: PolicyFeeds, keep: number): void {
+    this.#policies.set(step, feeds);
+    const newest = new Set(this.policySteps.slice(-keep));
+    const inUse = new Set([...this.#waiting, ...this.#running].map((sequence) => sequence.policyStep));
+    for (const known of this.#policies.keys()) {
+      if (known !== step && !newest.has(known) && !inUse.has(known)) this.#policies.delete(known);
+    }
+  }
+
+  policy(step: number): PolicyFeeds {
+    const feeds = this.#policies.get(step);
+    if (feeds) return feeds;
+    throw new ConfigError(`policy step: must be one of those served (${this.policySteps.join(', ')}), got ${step}`);
+  }
+
+  /** Throws DataError if the sequence could never fit into the cache. */
+  add(sequence: Sequence): void {
+    if (sequence.reservedTokens > this.#cache.capacityTokens) {
+      throw new DataError(
+        `sequence: prompt and maxTokens must fit into the KV cache of ${this.#cache.capacityTokens} tokens, got ${sequence.reservedTokens}`,
+      );
+    }
+    this.policy(sequence.policyStep);
+    this.#waiting.push(sequence);
+  }
+
+  /** Drops a sequence wherever it is, before the next pass. */
+  abort(id: number): void {
+    this.#aborted.add(id);
+  }
+
+  /** One pass; false if there was nothing to do. */
+  async step(onToken: StepListener): Promise<boolean> {
+    const startedAt = performance.now();
+    this.#dropAborted();
+    this.#admit();
+    const batch = this.#choose();
+    if (batch.length === 0) return false;
+    const chunks = batch.map((sequence) => this.#chunk(sequence));
+    const rows = await this.#runner.run(chunks, this.policy(batch[0]!.policyStep));
+    let row = 0;
+    for (const [i, sequence] of batch.entries()) {
+      const chunk = chunks[i]!;
+      sequence.computedTokens += chunk.tokenIds.length;
+      this.#cache.commit(sequence.table!, sequence.tokenIds, sequence.computedTokens);
+      if (chunk.tokenIds.length > 1) this.counters.prefilledTokens += chunk.tokenIds.length;
+      if (chunk.logitsAt.length > 0) this.#sample(sequence, rows[row++]!, onToken);
+    }
+    this.counters.seconds += (performance.now() - startedAt) / 1000;
+    return true;
+  }
+
+  /**
+   * Logprobs of given tokens under a served policy, through the very pass that sampling uses; the first token's entry is 0.
+   * Throws ConfigError on an unknown policy, DataError if the cache has no room.
+   */
+  async score(tokenIds: readonly number[], inverseTemperature: number, policyStep: number): Promise<number[]> {
+    const feeds = this.policy(policyStep);
+    // A step that no policy has: nothing cached is reused, and nothing cached here is found by others.
+    const allocation = this.#cache.allocate(-1, [], tokenIds.length);
+    if (!allocation)
+      throw new DataError(
+        `score: the KV cache must have room for ${tokenIds.length} tokens, got ${this.#cache.freeTokens}`,
+      );
+    const logitsAt = tokenIds.slice(1).map((_, t) => t);
+    const rows = await this.#runner.run(
+      [{ table: allocation.table, start: 0, tokenIds, logitsAt, inverseTemperature }],
+      feeds,
+    );
+    this.#cache.release(allocation.table);
+    return tokenIds.map((id, t) => (t === 0 ? 0 : rows[t - 1]![id]!));
+  }
+
+  #dropAborted(): void {
+    if (this.#aborted.size === 0) return;
+    for (const sequence of [...this.#waiting, ...this.#running]) {
+      if (this.#aborted.has(sequence.id)) this.#remove(sequence);
+    }
+    this.#aborted.clear();
+  }
+
+  #admit(): void {
+    while (this.#waiting.length > 0 && this.#running.length < this.#options.maxRunning) {
+      const sequence = this.#waiting[0]!;
+      const allocation = this.#cache.allocate(sequence.policyStep, sequence.tokenIds, sequence.reservedTokens);
+      if (!allocation) return;
+      sequence.table = allocation.table;
+      sequence.cachedTokens = allocation.cachedTokens;
+      sequence.computedTokens = allocation.cachedTokens;
+      this.#waiting.shift();
+      this.#running.push(sequence);
+    }
+  }
+
+  /** The next pass: the oldest pending prefill and others like it, or everything that decodes. */
+  #choose(): Sequence[] {
+    const oldest = this.#running.find((sequence) => sequence.pendingTokens > 1) ?? this.#running[0];
+    if (!oldest) return [];
+    const sameStep = this.#running.filter((sequence) => sequence.policyStep === oldest.policyStep);
+    if (oldest.pendingTokens === 1) return sameStep.filter((sequence) => sequence.pendingTokens === 1);
+    // Similar lengths share a pass, since all are padded to the longest.
+    const length = Math.min(oldest.pendingTokens, this.#options.maxPrefillTokens);
+    const alike = sameStep.filter(({ pendingTokens }) => pendingTokens <= length && pendingTokens * 2 > length);
+    return [oldest, ...alike.filter((sequence) => sequence !== oldest)].slice(
+      0,
+      Math.max(1, Math.floor(this.#options.maxPrefillTokens / length)),
+    );
+  }
+
+  #chunk(sequence: Sequence): Chunk {
+    const start = sequence.computedTokens;
+    const tokenIds = sequence.tokenIds.slice(start, start + this.#options.maxPrefillTokens);
+    const isLast = start + tokenIds.length === sequence.tokenIds.length;
+    const { table, inverseTemperature } = sequence;
+    return { table: table!, start, tokenIds, logitsAt: isLast ? [tokenIds.length - 1] : [], inverseTemperature };
+  }
+
+  #sample(sequence: Sequence, logprobs_V: Float32Array, onToken: StepListener): void {
+    const known_V = logprobs_V.subarray(0, this.#options.vocabSize);
+    sequence.append(chooseToken(known_V, sequence.params, sequence.rng), known_V);
+    this.counters.sampledTokens++;
+    if (sequence.stopCause) this.#remove(sequence);
+    onToken(sequence);
+  }
+
+  #remove(sequence: Sequence): void {
+    this.#waiting = this.#waiting.filter((candidate) => candidate !== sequence);
+    this.#running = this.#running.filter((candidate) => candidate !== sequence);
+    if (sequence.table) this.#cache.release(sequence.table);
+  }
+}

@@ -1,0 +1,94 @@
+/** State of one sampling request inside the engine. Layer 3. */
+import { createRng, type Rng } from '../core/rng.ts';
+import type { StreamDecoder } from '../formats/tokenizer.ts';
+import type { BlockTable } from './kv-cache.ts';
+import { rankTokens, type SamplerParams } from './sampler.ts';
+
+export interface SequenceParams extends SamplerParams {
+  readonly maxTokens: number;
+  readonly seed: number;
+  readonly stopTokenIds: readonly number[];
+  readonly stopStrings: readonly string[];
+  /** 0–20 alternatives per token. */
+  readonly topLogprobs: number;
+}
+
+export interface RankedToken {
+  readonly tokenId: number;
+  readonly logprob: number;
+}
+
+export type StopCause = 'stop' | 'length';
+
+export class Sequence {
+  readonly id: number;
+  readonly policyStep: number;
+  readonly params: SequenceParams;
+  /** Prompt, then what was sampled. */
+  readonly tokenIds: number[];
+  readonly promptLength: number;
+  readonly logprobs: number[] = [];
+  readonly topLogprobs: RankedToken[][] = [];
+  readonly rng: Rng;
+  /** Tokens whose keys and values stand in the cache. */
+  computedTokens = 0;
+  cachedTokens = 0;
+  table: BlockTable | null = null;
+  stopCause: StopCause | null = null;
+  readonly #maxLength: number;
+  readonly #decoder: StreamDecoder | null;
+  #text = '';
+
+  constructor(
+    id: number,
+    promptIds: readonly number[],
+    params: SequenceParams,
+    policyStep: number,
+    limits: { readonly maxPositions: number; readonly createDecoder: () => StreamDecoder },
+  ) {
+    this.id = id;
+    this.policyStep = policyStep;
+    this.params = params;
+    this.tokenIds = [...promptIds];
+    this.promptLength = promptIds.length;
+    this.rng = createRng(params.seed, 'sample');
+    this.#maxLength = Math.min(limits.maxPositions, promptIds.length + params.maxTokens);
+    this.#decoder = params.stopStrings.length > 0 ? limits.createDecoder() : null;
+  }
+
+  /** Most tokens whose keys and values may be wanted: the last sampled token is never read again. */
+  get reservedTokens(): number {
+    return Math.max(this.promptLength, this.#maxLength - 1);
+  }
+
+  get pendingTokens(): number {
+    return this.tokenIds.length - this.computedTokens;
+  }
+
+  /** Inverse of the temperature that logits are multiplied by; greedy reports logprobs at temperature 1. */
+  get inverseTemperature(): number {
+    return this.params.temperature === 0 ? 1 : 1 / this.params.temperature;
+  }
+
+  /** Adds a sampled token and decides whether the sequence ends. */
+  append(tokenId: number, logprobs_V: Float32Array): void {
+    this.tokenIds.push(tokenId);
+    this.logprobs.push(logprobs_V[tokenId]!);
+    if (this.params.topLogprobs > 0) {
+      const ranked = rankTokens(logprobs_V, this.params.topLogprobs);
+      this.topLogprobs.push(ranked.map((id) => ({ tokenId: id, logprob: logprobs_V[id]! })));
+    }
+    if (this.params.stopTokenIds.includes(tokenId) || this.#endsInStopString(tokenId)) this.stopCause = 'stop';
+    else if (this.tokenIds.length >= this.#maxLength) this.stopCause = 'length';
+  }
+
+  #endsInStopString(tokenId: number): boolean {
+    if (!this.#decoder) return false;
+    const longest = Math.max(...this.params.stopStrings.map((stop) => stop.length));
+    const delta = this.#decoder.push(tokenId);
+    // Only text that this token completed can hold a new match.
+    const window = this.#text.slice(-longest) + delta;
+    this.#text = window;
+    return this.params.stopStrings.some((stop) => window.includes(stop));
+  }
+}

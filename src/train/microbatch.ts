@@ -1,0 +1,192 @@
+/**
+ * Lays packed sequences out as the arrays one forward pass reads. Layer 3.
+ * A query sees the keys of its own sequence up to itself; positions count from 0 in each sequence; only the places that predict
+ * an action token reach the head.
+ */
+import { DataError } from '../core/errors.ts';
+import type { HostTensor } from '../graph/runtime.ts';
+import { type Placement, packSequences } from './packing.ts';
+
+const MASKED = -1e30;
+
+/** What the loss reads of one sequence; the `Datum` of the engine interface has this shape. Arrays of length T. */
+export interface TrainingSequence {
+  readonly tokenIds: readonly number[];
+  readonly actionMask: readonly number[];
+  readonly samplingLogprobs: readonly number[];
+  readonly advantages: readonly number[];
+  readonly temperatures: readonly number[];
+}
+
+/** Token `position` of sequence `index`. */
+export interface TokenPlace {
+  readonly index: number;
+  readonly position: number;
+}
+
+export interface Microbatch {
+  readonly feeds: Readonly<Record<string, HostTensor>>;
+  /** Which token each of the first entries of the M axis is; M may be longer by padding whose `actions` is 0. */
+  readonly places: readonly TokenPlace[];
+  readonly rows: number;
+  readonly tokens: number;
+  readonly paddingTokens: number;
+}
+
+export interface MicrobatchOptions {
+  /** Query heads per kv head: the mask repeats for each. */
+  readonly queriesPerKey: number;
+  /** Tokens of one microbatch, padding included. A single longer row still goes alone. */
+  readonly maxTokens: number;
+  readonly maxPositions: number;
+  readonly vocabSize: number;
+}
+
+/** Cuts sequences into microbatches. Throws DataError on arrays of unequal length, ids outside the vocabulary, and values that are not finite. */
+export function createMicrobatches(sequences: readonly TrainingSequence[], options: MicrobatchOptions): Microbatch[] {
+  for (const [index, sequence] of sequences.entries()) checkSequence(sequence, index, options);
+  const microbatches: Microbatch[] = [];
+  for (const { rowLength, rows } of packSequences(sequences.map((sequence) => sequence.tokenIds.length))) {
+    const rowsPerBatch = Math.max(1, Math.floor(options.maxTokens / rowLength));
+    for (let start = 0; start < rows.length; start += rowsPerBatch) {
+      microbatches.push(layOut(sequences, rows.slice(start, start + rowsPerBatch), rowLength, options.queriesPerKey));
+    }
+  }
+  return microbatches;
+}
+
+function checkSequence(sequence: TrainingSequence, index: number, options: MicrobatchOptions): void {
+  const { tokenIds, actionMask, samplingLogprobs, advantages, temperatures } = sequence;
+  const length = tokenIds.length;
+  if (length > options.maxPositions) {
+    throw new DataError(`datum ${index}: must have at most ${options.maxPositions} tokens, got ${length}`);
+  }
+  for (const [name, values] of Object.entries({ actionMask, samplingLogprobs, advantages, temperatures })) {
+    if (values.length !== length) {
+      throw new DataError(`datum ${index}: ${name} must have one entry per token (${length}), got ${values.length}`);
+    }
+  }
+  for (let t = 0; t < length; t++) {
+    const id = tokenIds[t]!;
+    if (!Number.isSafeInteger(id) || id < 0 || id >= options.vocabSize) {
+      throw new DataError(`datum ${index}: token ids must be below ${options.vocabSize}, got ${id} at ${t}`);
+    }
+    if (actionMask[t] === 0) continue;
+    if (t === 0 || actionMask[t] !== 1) {
+      throw new DataError(
+        `datum ${index}: actionMask must be 0 or 1, and 0 on the first token, got ${actionMask[t]} at ${t}`,
+      );
+    }
+    if (!Number.isFinite(samplingLogprobs[t]) || !Number.isFinite(advantages[t]) || !(temperatures[t]! > 0)) {
+      throw new DataError(
+        `datum ${index}: sampling logprob and advantage must be finite and temperature positive, got ` +
+          `${samplingLogprobs[t]}, ${advantages[t]} and ${temperatures[t]} at ${t}`,
+      );
+    }
+  }
+}
+
+function layOut(
+  sequences: readonly TrainingSequence[],
+  rows: readonly (readonly Placement[])[],
+  rowLength: number,
+  queriesPerKey: number,
+): Microbatch {
+  const size = rows.length * rowLength;
+  const tokenIds = new BigInt64Array(size);
+  const positions = new BigInt64Array(size);
+  const places: TokenPlace[] = [];
+  const logitRows: number[] = [];
+  let tokens = 0;
+  for (const [row, placements] of rows.entries()) {
+    for (const { index, start, length } of placements) {
+      const sequence = sequences[index]!;
+      tokens += length;
+      for (let t = 0; t < length; t++) {
+        const place = row * rowLength + start + t;
+        tokenIds[place] = BigInt(sequence.tokenIds[t]!);
+        positions[place] = BigInt(t);
+        if (sequence.actionMask[t] === 1) {
+          places.push({ index, position: t });
+          logitRows.push(place - 1);
+        }
+      }
+    }
+  }
+  const mask = attentionMask(rows, rowLength, queriesPerKey);
+  return {
+    feeds: {
+      tokenIds: { dtype: 'int64', shape: [rows.length, rowLength], data: tokenIds },
+      positions: { dtype: 'int64', shape: [rows.length, rowLength], data: positions },
+      mask: { dtype: 'float32', shape: [rows.length, 1, queriesPerKey * rowLength, rowLength], data: mask },
+      ...lossFeeds(sequences, places, logitRows),
+    },
+    places,
+    rows: rows.length,
+    tokens,
+    paddingTokens: size - tokens,
+  };
+}
+
+/** Matrix products take another kernel, with other bits, for a single row. */
+const MIN_LOGIT_ROWS = 2;
+
+function lossFeeds(
+  sequences: readonly TrainingSequence[],
+  places: readonly TokenPlace[],
+  logitRows: readonly number[],
+): Record<string, HostTensor> {
+  const count = Math.max(MIN_LOGIT_ROWS, places.length);
+  const rows = new BigInt64Array(count);
+  const targets = new BigInt64Array(count);
+  const inverseTemperatures = new Float32Array(count).fill(1);
+  const actions = new Float32Array(count);
+  const samplingLogprobs = new Float32Array(count);
+  const advantages = new Float32Array(count);
+  for (const [i, { index, position }] of places.entries()) {
+    const sequence = sequences[index]!;
+    rows[i] = BigInt(logitRows[i]!);
+    targets[i] = BigInt(sequence.tokenIds[position]!);
+    inverseTemperatures[i] = 1 / sequence.temperatures[position]!;
+    actions[i] = 1;
+    samplingLogprobs[i] = sequence.samplingLogprobs[position]!;
+    advantages[i] = sequence.advantages[position]!;
+  }
+  const column = (data: Float32Array | BigInt64Array): HostTensor => ({
+    dtype: data instanceof Float32Array ? 'float32' : 'int64',
+    shape: [count, 1],
+    data,
+  });
+  return {
+    logitRows: { dtype: 'int64', shape: [count], data: rows },
+    targets: column(targets),
+    inverseTemperatures: column(inverseTemperatures),
+    actions: column(actions),
+    samplingLogprobs: column(samplingLogprobs),
+    advantages: column(advantages),
+  };
+}
+
+/** [B, 1, G*T, T]: 0 where a query may see a key. Padding sees itself alone, so that no row of the softmax is empty. */
+function attentionMask(
+  rows: readonly (readonly Placement[])[],
+  rowLength: number,
+  queriesPerKey: number,
+): Float32Array {
+  const perRow = queriesPerKey * rowLength * rowLength;
+  const mask = new Float32Array(rows.length * perRow).fill(MASKED);
+  for (const [row, placements] of rows.entries()) {
+    const base = row * perRow;
+    let covered = 0;
+    for (const { start, length } of placements) {
+      for (; covered < start; covered++) mask[base + covered * rowLength + covered] = 0;
+      for (let t = start; t < start + length; t++)
+        mask.fill(0, base + t * rowLength + start, base + t * rowLength + t + 1);
+      covered = start + length;
+    }
+    for (; covered < rowLength; covered++) mask[base + covered * rowLength + covered] = 0;
+    for (let g = 1; g < queriesPerKey; g++)
+      mask.copyWithin(base + g * rowLength * rowLength, base, base + rowLength * rowLength);
+  }
+  return mask;
+}
