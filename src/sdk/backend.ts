@@ -1,7 +1,7 @@
 /** What a model is registered with, and the backend that speaks to a server over HTTP. Layer 5. */
-import { z } from 'zod';
 import { ConfigError } from '../core/errors.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
+import { describeIssue } from '../wire/errors.ts';
 import { registerRequest } from '../wire/training.ts';
 import { type CallOptions, createTrainingClient, type TrainCallOptions, type TrainingClient } from './client.ts';
 import { encodeLogGroups, encodeTrainGroups, type Loggable } from './encode.ts';
@@ -89,14 +89,16 @@ export class RemoteBackend implements Backend {
 
   async register(model: TrainableModel, options: CallOptions = {}): Promise<InferenceEndpoint> {
     const { rank, alpha, targetModules } = model.lora;
-    const request = registerRequest.safeParse({
+    const body = {
       name: model.name,
       project: model.project,
       base_model: model.baseModel,
       lora: { rank, alpha, ...(targetModules === undefined ? {} : { target_modules: targetModules }) },
       seed: model.seed,
-    });
-    if (!request.success) throw new ConfigError(`TrainableModel: ${z.prettifyError(request.error)}`);
+    };
+    const request = registerRequest.safeParse(body);
+    if (!request.success)
+      throw new ConfigError(`TrainableModel: ${describeIssue(request.error.issues[0], body).message}`);
     await this.#client.register(request.data, options);
     return { baseURL: `${this.#baseURL}/v1`, apiKey: this.#apiKey, modelName: model.name };
   }

@@ -7,6 +7,7 @@ import { randomUUID } from 'node:crypto';
 import { EventSourceParserStream } from 'eventsource-parser/stream';
 import { z } from 'zod';
 import { AbortedError, ApiError } from '../core/errors.ts';
+import { errorBody } from '../wire/errors.ts';
 import {
   type HistoryResponse,
   historyResponse,
@@ -68,15 +69,6 @@ interface Call {
 const RETRY_DELAYS_MS = [250, 1000];
 /** A gateway in front of a server that starts or restarts answers with these. */
 const RETRYABLE_STATUSES: ReadonlySet<number> = new Set([502, 503, 504]);
-
-const errorBody = z.looseObject({
-  error: z.looseObject({
-    message: z.string(),
-    type: z.string().nullish(),
-    code: z.union([z.string(), z.number()]).nullish(),
-    param: z.string().nullish(),
-  }),
-});
 
 /** A client of one server. It holds no connection and needs no closing. */
 export function createTrainingClient(options: TrainingClientOptions): TrainingClient {

@@ -27,10 +27,8 @@ export async function withDeadline<T>(
   const restart = (): void => {
     clearTimeout(timer);
     if (timeoutMs > 0 && !controller.signal.aborted) {
-      timer = setTimeout(
-        () => controller.abort(new AbortedError(`${what}: nothing within ${timeoutMs} ms`)),
-        timeoutMs,
-      );
+      const error = new AbortedError(`${what}: nothing within ${timeoutMs} ms`, { details: { isDeadline: true } });
+      timer = setTimeout(() => controller.abort(error), timeoutMs);
     }
   };
   const onAbort = (): void =>

@@ -1,6 +1,7 @@
 /** Options that users pass: unknown names are refused, values are checked before anything is sent. Layer 5. */
 import { ConfigError } from '../core/errors.ts';
 import { type AdamOptions, defaultTrainConfig, type TrainConfig } from '../core/train-config.ts';
+import { describeIssue } from '../wire/errors.ts';
 import { trainOptions, type WireTrainOptions } from '../wire/training.ts';
 
 /** Options of one `train` call; what is left out takes the value of `defaultTrainConfig`. */
@@ -24,10 +25,8 @@ export function encodeTrainOptions(options: TrainOptions): WireTrainOptions {
   const wire = { ...toSnakeCase(rest), ...(adam === undefined ? {} : { adam: toSnakeCase(adam) }) };
   const parsed = trainOptions.safeParse(wire);
   if (parsed.success) return parsed.data;
-  const [issue] = parsed.error.issues;
-  const path = (issue?.path ?? []).map((part) => toCamel(String(part)));
-  const value = path.reduce<unknown>((object, key) => (object as Record<string, unknown>)?.[key], options);
-  throw new ConfigError(`train options.${path.join('.')}: ${issue?.message}, got ${JSON.stringify(value) ?? value}`);
+  const { message } = describeIssue(parsed.error.issues[0], wire);
+  throw new ConfigError(`train options.${toCamelCase(message)}`);
 }
 
 function toSnakeCase(options: object): Record<string, unknown> {
@@ -38,6 +37,8 @@ function toSnakeCase(options: object): Record<string, unknown> {
   );
 }
 
-function toCamel(key: string): string {
-  return key.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase());
+/** Field names at the start of a message, as in `adam.weight_decay: must be …`. */
+function toCamelCase(message: string): string {
+  const [field = ''] = message.split(':', 1);
+  return field.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase()) + message.slice(field.length);
 }

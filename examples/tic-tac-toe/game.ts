@@ -1,0 +1,84 @@
+/** Tic-tac-toe: rules, a random opponent and a perfect one. Boards are text, so that a position is its own key. */
+import { createRng } from '../../src/index.ts';
+
+export type Side = 'X' | 'O';
+/** Nine characters, row by row: `X`, `O`, or `.` for a free cell. X moves first. */
+export type Board = string;
+export type Outcome = Side | 'draw';
+export type OpponentName = 'random' | 'perfect';
+
+export const emptyBoard: Board = '.........';
+
+const LINES = [
+  [0, 1, 2],
+  [3, 4, 5],
+  [6, 7, 8],
+  [0, 3, 6],
+  [1, 4, 7],
+  [2, 5, 8],
+  [0, 4, 8],
+  [2, 4, 6],
+] as const;
+
+/** Free cells, as numbers 1 to 9. */
+export function freeCells(board: Board): number[] {
+  return [...board].flatMap((mark, index) => (mark === '.' ? [index + 1] : []));
+}
+
+/** Whose turn it is. */
+export function sideToMove(board: Board): Side {
+  return freeCells(board).length % 2 === 1 ? 'X' : 'O';
+}
+
+/** The board after the side to move takes a free `cell` (1 to 9). */
+export function play(board: Board, cell: number): Board {
+  if (board[cell - 1] !== '.') throw new RangeError(`play: cell must be free, got ${cell} on ${board}`);
+  return board.slice(0, cell - 1) + sideToMove(board) + board.slice(cell);
+}
+
+/** Null while the game goes on. */
+export function outcome(board: Board): Outcome | null {
+  for (const [a, b, c] of LINES) {
+    const mark = board[a];
+    if ((mark === 'X' || mark === 'O') && mark === board[b] && mark === board[c]) return mark;
+  }
+  return board.includes('.') ? null : 'draw';
+}
+
+/** Three rows with free cells as their numbers: `X23\n4O6\n789`. */
+export function renderBoard(board: Board): string {
+  const cells = [...board].map((mark, index) => (mark === '.' ? String(index + 1) : mark));
+  return [cells.slice(0, 3), cells.slice(3, 6), cells.slice(6)].map((row) => row.join('')).join('\n');
+}
+
+const values = new Map<Board, number>();
+
+/** 1, 0 or −1: what the side to move gets from here when both play perfectly. */
+export function boardValue(board: Board): number {
+  const known = values.get(board);
+  if (known !== undefined) return known;
+  const end = outcome(board);
+  const value = end === 'draw' ? 0 : end === null ? Math.max(...moveValues(board).map((move) => move.value)) : -1;
+  values.set(board, value);
+  return value;
+}
+
+/** The cells that keep the value of the board. */
+export function bestCells(board: Board): number[] {
+  const moves = moveValues(board);
+  const best = Math.max(...moves.map((move) => move.value));
+  return moves.filter((move) => move.value === best).map((move) => move.cell);
+}
+
+/**
+ * The opponent's cell: a function of (seed, board) alone, so that games of one group differ only by what the policy plays.
+ * `random`: any free cell; `perfect`: any of the best.
+ */
+export function opponentCell(name: OpponentName, board: Board, seed: number): number {
+  const cells = name === 'perfect' ? bestCells(board) : freeCells(board);
+  return cells[createRng(seed, 'opponent', board).integer(cells.length)] as number;
+}
+
+function moveValues(board: Board): { readonly cell: number; readonly value: number }[] {
+  return freeCells(board).map((cell) => ({ cell, value: 0 - boardValue(play(board, cell)) }));
+}

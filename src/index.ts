@@ -1,0 +1,59 @@
+/** Public entry `agent-reinforcement-trainer`: what a user of the SDK needs, and `LocalBackend`, which runs everything on this computer. */
+export {
+  AbortedError,
+  ApiError,
+  ArtError,
+  CheckpointError,
+  ConfigError,
+  DataError,
+  EngineError,
+  RolloutError,
+  ShapeError,
+} from './core/errors.ts';
+export { createRng, deriveSeed, type Rng, shuffle } from './core/rng.ts';
+export { type AdamOptions, defaultTrainConfig, type TrainConfig } from './core/train-config.ts';
+export {
+  type ChatChoice,
+  type ChatMessage,
+  type RolloutException,
+  Trajectory,
+  TrajectoryGroup,
+  type TrajectoryGroupInit,
+  type TrajectoryInit,
+} from './core/trajectory.ts';
+export { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
+export {
+  type Backend,
+  type HistoryRow,
+  type InferenceEndpoint,
+  type ModelState,
+  RemoteBackend,
+  type RemoteBackendOptions,
+  type TrainResult,
+} from './sdk/backend.ts';
+export type { CallOptions, TrainCallOptions } from './sdk/client.ts';
+export type { Loggable } from './sdk/encode.ts';
+export {
+  type AfterEachResult,
+  type GatherGroupsOptions,
+  type GatherOptions,
+  type GroupSource,
+  gatherTrajectories,
+  gatherTrajectoryGroups,
+  type PendingGroup,
+  type Rollout,
+  type RolloutContext,
+  trajectoryGroup,
+} from './sdk/gather.ts';
+export type { GatherProgress } from './sdk/gather-tally.ts';
+export {
+  type ChatModel,
+  type LogOptions,
+  type LoraInit,
+  Model,
+  type ModelInit,
+  TrainableModel,
+  type TrainableModelInit,
+} from './sdk/model.ts';
+export type { TrainOptions } from './sdk/options.ts';
+export type { TrainProgress } from './wire/training.ts';

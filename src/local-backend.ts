@@ -1,0 +1,116 @@
+/** `LocalBackend`: the server and its engine on this computer, started by the first registration. Layer 6: the only SDK class that needs the server. */
+import { ConfigError } from './core/errors.ts';
+import type { TrajectoryGroup } from './core/trajectory.ts';
+import {
+  type Backend,
+  type HistoryRow,
+  type InferenceEndpoint,
+  type ModelState,
+  RemoteBackend,
+  type TrainResult,
+} from './sdk/backend.ts';
+import type { CallOptions, TrainCallOptions } from './sdk/client.ts';
+import type { Loggable } from './sdk/encode.ts';
+import type { LogOptions, TrainableModel } from './sdk/model.ts';
+import { refuseUnknownKeys, type TrainOptions } from './sdk/options.ts';
+import type { ArtServer, ArtServerOptions, EngineTuning } from './server/index.ts';
+
+export interface LocalBackendOptions {
+  /** Folder of all runs: `<path>/<project>/models/<name>/`; default `.art`. */
+  readonly path?: string;
+  /** Threads, cache and batch sizes of the embedded engine. */
+  readonly engine?: EngineTuning;
+  /** Port on 127.0.0.1; default a free one. */
+  readonly port?: number;
+  /** Default: console.warn. */
+  readonly onWarning?: (message: string) => void;
+  /** Another engine in place of the embedded one. */
+  readonly createEngine?: ArtServerOptions['createEngine'];
+}
+
+const OPTION_NAMES = ['path', 'engine', 'port', 'onWarning', 'createEngine'];
+
+interface Running {
+  readonly server: ArtServer;
+  readonly remote: RemoteBackend;
+}
+
+/** Everything on this computer. After `close` nothing of it runs and nothing keeps the process alive; the runs stay on disk. */
+export class LocalBackend implements Backend, AsyncDisposable {
+  readonly #options: LocalBackendOptions;
+  #running: Promise<Running> | undefined;
+  #isClosed = false;
+
+  constructor(options: LocalBackendOptions = {}) {
+    refuseUnknownKeys('LocalBackend', options, OPTION_NAMES);
+    this.#options = options;
+  }
+
+  /** Root of the server, once it runs: `${url}/v1` serves OpenAI's API to any program on this computer. */
+  async url(): Promise<string> {
+    return (await this.#start()).server.url;
+  }
+
+  async register(model: TrainableModel, options?: CallOptions): Promise<InferenceEndpoint> {
+    return (await this.#start()).remote.register(model, options);
+  }
+
+  async train(
+    model: TrainableModel,
+    groups: readonly TrajectoryGroup[],
+    options?: TrainOptions,
+    call?: TrainCallOptions,
+  ): Promise<TrainResult> {
+    return (await this.#start()).remote.train(model, groups, options, call);
+  }
+
+  async getStep(model: TrainableModel, options?: CallOptions): Promise<number> {
+    return (await this.#start()).remote.getStep(model, options);
+  }
+
+  async log(model: TrainableModel, entries: Loggable, options?: LogOptions): Promise<void> {
+    return (await this.#start()).remote.log(model, entries, options);
+  }
+
+  async history(model: TrainableModel, options?: CallOptions): Promise<readonly HistoryRow[]> {
+    return (await this.#start()).remote.history(model, options);
+  }
+
+  async getState(model: TrainableModel, options?: CallOptions): Promise<ModelState> {
+    return (await this.#start()).remote.getState(model, options);
+  }
+
+  /** Ends engines and server; a step under way is given up and leaves no trace. Idempotent. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    const running = await this.#running?.catch(() => undefined);
+    await running?.server.close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  #start(): Promise<Running> {
+    if (this.#isClosed) return Promise.reject(new ConfigError('LocalBackend: must be open, got one that was closed'));
+    this.#running ??= startServer(this.#options).catch((error: unknown) => {
+      this.#running = undefined; // so that the next call tries again
+      throw error;
+    });
+    return this.#running;
+  }
+}
+
+async function startServer(options: LocalBackendOptions): Promise<Running> {
+  const { path = '.art', engine, port, onWarning, createEngine } = options;
+  // Loaded here, so that a program with a remote backend never loads the server.
+  const { createArtServer } = await import('./server/index.ts');
+  const server = await createArtServer({
+    root: path,
+    ...(engine && { engineTuning: engine }),
+    ...(port !== undefined && { port }),
+    ...(onWarning && { onWarning }),
+    ...(createEngine && { createEngine }),
+  });
+  return { server, remote: new RemoteBackend({ baseURL: server.url }) };
+}
