@@ -1,6 +1,6 @@
 /** Symbolic sizes, error messages, and what executors check and promise. */
 
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { createRng } from '../core/rng.ts';
 import { gradients, pullback } from './backward.ts';
 import * as g from './builder.ts';
@@ -229,4 +229,18 @@ test('all gradients of a decoder block: ONNX Runtime in float32 agrees with the 
     const scale = Math.max(...toNumbers(tensor).map(Math.abs));
     expect(largestError(actual![name]!, tensor) / scale, name).toBeLessThan(1e-5);
   }
+});
+
+test('a missing onnxruntime-node is a ConfigError with the line to type', async () => {
+  vi.doMock('onnxruntime-node', () => {
+    throw new Error('Cannot find package');
+  });
+  await expect(createOrtRuntime({ threads: 1 })).rejects.toThrow('run: npm install onnxruntime-node@1.30.0');
+  vi.doUnmock('onnxruntime-node');
+});
+
+test('threads must be a whole number of at least 1', async () => {
+  await expect(createOrtRuntime({ threads: 0 })).rejects.toThrow(
+    'createOrtRuntime: threads must be a whole number of at least 1, got 0',
+  );
 });
