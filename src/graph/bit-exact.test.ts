@@ -80,6 +80,16 @@ describe.each([
   });
 });
 
+test('x [B, T, D] times W gives the rows that [B·T, D] gives', async () => {
+  const w = g.constant(randomFloats(256 * 64, 'weights'), [256, 64]);
+  const rows = randomFloats(6 * 50 * 256, 'rows');
+  const flat = await compile(g.matmul(g.input('x', ['N', 256]), w));
+  const deep = await compile(g.matmul(g.input('x', ['B', 'T', 256]), w));
+  const expected = await flat({ x: hostTensor(rows, [300, 256]) });
+  expectSame(await deep({ x: hostTensor(rows, [6, 50, 256]) }), expected, 'rank 3');
+  expectSame(await deep({ x: hostTensor(rows, [300, 1, 256]) }), expected, 'rank 3, one token each');
+});
+
 /** softmax(q·kᵀ / √C + mask)·v; q [1, H, X, C], k and v [1, H, T, C], mask [X, T]. */
 function attention(heads: number, size: number): g.Tensor {
   const q = g.input('q', [1, heads, 'X', size]);
