@@ -54,10 +54,10 @@ const weightShapes = [
   [64, 8],
   [8, 256],
 ] as const;
-const rowCounts = [2, 3, 13, 32, 100, 255, 257, 512, 1000];
+const rowCounts = [2, 3, 13, 100, 257, 1000];
 
-// With more than 128 inner sizes the two forms of one weight differ in the last bits: they take kernels that block the
-// inner axis differently. So a weight is fed, or is a constant, in the sampler and the trainer alike.
+// The two forms of one weight differ from each other in the last bits (measured: at inner sizes 256 to 768, not at 8
+// and 64). So a weight is fed, or is a constant, in the sampler and the trainer alike.
 describe.each([
   ['x·W', false, false],
   ['x·W', false, true],

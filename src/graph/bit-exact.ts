@@ -4,8 +4,8 @@
  */
 
 /**
- * probabilities · V sums over keys block by block. MLAS starts from tiles of 128 × 128 and halves the columns, down to
- * the head size but not below 16, while it doubles the keys: 512 keys for head size 32, 256 for 64, 128 for 128.
+ * probabilities · V sums over keys block by block: 1,024 keys for head size 16, 512 for 32, 256 for 48 and 64, 128 for
+ * 80 to 128. The loop is the rule that fits these: tiles of 128 × 128, halving the columns while the keys double.
  */
 export function attentionBlock(headSize: number): number {
   let columns = 128;

@@ -267,8 +267,8 @@ function inferRowScatter(op: string, [base, ids, updates]: readonly Tensor[]): S
 }
 
 /**
- * ScatterElements adds in the order of the updates on one thread: right for repeated ids and the same at any thread
- * count, while ScatterND with reduction splits the updates over threads.
+ * ScatterElements, because its sums are right for repeated ids and have the same bits at 1 and 2 threads
+ * (`runtime.test.ts`); that is not known of ScatterND with reduction.
  */
 function lowerScatterAddRows(emitter: Emitter, [base, ids, updates]: readonly string[], out: Tensor): string {
   const row = at(out.inputs, 0).shape.slice(1);

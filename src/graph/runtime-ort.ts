@@ -12,8 +12,9 @@ export interface OrtRuntimeOptions {
   /** Threads inside one operator. */
   readonly threads: number;
   /**
-   * Idle threads spin for work instead of sleeping. False when left out: it gains at most 5 % on graphs of 500 small
-   * nodes, and where other processes want the cores it takes 2 to 3 times as long.
+   * Idle threads spin for work instead of sleeping. False when left out: on graphs of 500 small nodes the best runs
+   * were within 5 % of each other, and where other processes want the cores spinning takes 2 to 3 times as long. Not
+   * measured on an idle machine.
    */
   readonly isSpinning?: boolean;
 }
@@ -37,7 +38,8 @@ function sessionOptions({ threads, isSpinning = false }: OrtRuntimeOptions): Inf
     intraOpNumThreads: threads,
     interOpNumThreads: 1,
     executionMode: 'sequential',
-    // Sampler and trainer must keep the same operators; 'basic' and 'all' were no faster on a training graph.
+    // Sampler and trainer must keep the same operators. 'basic' and 'all' showed no clear
+    // gain on a training graph (measured on a busy machine), and the same bits.
     graphOptimizationLevel: 'disabled',
     logSeverityLevel: 3,
     // The binding joins the keys with dots: session.intra_op.allow_spinning.
