@@ -3,7 +3,7 @@
  * Plain JavaScript without dependencies: it runs before anything is installed or built.
  */
 import { spawn } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -86,7 +86,42 @@ async function install() {
   );
 }
 
-const build = () => run(process.execPath, [bin('typescript', 'tsc'), '--project', 'tsconfig.build.json']);
+/** Touched after every build that succeeded, with the time at which that build began. */
+const buildStamp = join(root, 'dist', '.built');
+const buildInputs = [
+  'src',
+  'examples',
+  'bench',
+  'tsconfig.json',
+  'tsconfig.build.json',
+  'package.json',
+  'package-lock.json',
+];
+
+/** Newest change under a path, milliseconds; folders count too, since they change when a file in them goes. */
+function newestChange(path) {
+  if (!existsSync(path)) return 0;
+  const { mtimeMs } = statSync(path);
+  if (!statSync(path).isDirectory()) return mtimeMs;
+  return Math.max(mtimeMs, ...readdirSync(path).map((name) => newestChange(join(path, name))));
+}
+
+/** Compiles into dist/, which mirrors the repository, unless nothing has changed since the last time. */
+async function build() {
+  const builtAt = existsSync(buildStamp) ? statSync(buildStamp).mtimeMs : 0;
+  const changedAt = Math.max(...buildInputs.map((name) => newestChange(join(root, name))));
+  if (builtAt > changedAt) return 0;
+  // The incremental state does not notice every changed compiler option.
+  const configChangedAt = Math.max(...buildInputs.slice(3).map((name) => newestChange(join(root, name))));
+  if (configChangedAt >= builtAt) rmSync(join(root, 'dist', '.tsbuildinfo'), { force: true });
+  const startedAt = new Date();
+  const code = await run(process.execPath, [bin('typescript', 'tsc'), '--project', 'tsconfig.build.json']);
+  if (code !== 0) return code;
+  mkdirSync(join(root, 'dist'), { recursive: true });
+  writeFileSync(buildStamp, '');
+  utimesSync(buildStamp, startedAt, startedAt);
+  return 0;
+}
 
 /** Says nothing when all goes well: the target's own output comes first. */
 async function setUpQuietly() {

@@ -68,7 +68,7 @@ export async function rollout(model: ChatModel, scenario: Scenario, options: Rol
   let turns = 0;
   let completionTokens = 0;
   for (;;) {
-    if (sideToMove(board) !== side) board = play(board, opponentCell(opponent, board, seed));
+    if (outcome(board) === null && sideToMove(board) !== side) board = play(board, opponentCell(opponent, board, seed));
     const end = outcome(board);
     if (end !== null)
       return score(trajectory, end === side ? 'win' : end === 'draw' ? 'draw' : 'loss', turns, completionTokens);

@@ -1,16 +1,18 @@
-import { type HttpBindings, serve } from '@hono/node-server';
+import { type HttpBindings, type ServerType, serve } from '@hono/node-server';
 import { type Context, Hono } from 'hono';
 import { expect, onTestFinished, test } from 'vitest';
 import { AbortedError, ApiError } from '../core/errors.ts';
 import type { ModelInfo, TrainProgress, TrainRequest, TrainResult } from '../wire/training.ts';
-import { createTrainingClient, type TrainingClientOptions } from './client.ts';
+import { createTrainingClient, type TrainingClient, type TrainingClientOptions } from './client.ts';
+
+type FetchCallback = Parameters<typeof serve>[0]['fetch'];
 
 // A scripted peer: it answers what each test says, so that failures of the network can be staged.
 async function listen(
-  app: Hono,
+  app: { readonly fetch: FetchCallback },
   options: Partial<TrainingClientOptions> = {},
-): Promise<ReturnType<typeof createTrainingClient>> {
-  const server = await new Promise<ReturnType<typeof serve>>((resolve) => {
+): Promise<TrainingClient> {
+  const server = await new Promise<ServerType>((resolve) => {
     const started = serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1' }, () => resolve(started));
   });
   onTestFinished(() => {

@@ -1,4 +1,5 @@
 /** Bounded, cancellable waits. Layer 5. A wait that ends early throws AbortedError and names what it waited for. */
+import { setMaxListeners } from 'node:events';
 import { AbortedError } from '../core/errors.ts';
 
 export interface DeadlineOptions {
@@ -19,6 +20,7 @@ export async function withDeadline<T>(
 ): Promise<T> {
   const { what, timeoutMs, signal } = options;
   const controller = new AbortController();
+  setMaxListeners(0, controller.signal); // a long rollout makes many calls with it
   let timer: NodeJS.Timeout | undefined;
   const stopped = new Promise<never>((_resolve, reject) => {
     controller.signal.addEventListener('abort', () => reject(controller.signal.reason), { once: true });

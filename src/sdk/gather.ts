@@ -3,6 +3,7 @@
  * A failing rollout is recorded on its group; a group with nothing left is dropped. Too many failures stop the gather: what is queued
  * never starts, what runs gets its AbortSignal fired.
  */
+import { setMaxListeners } from 'node:events';
 import pLimit from 'p-limit';
 import { AbortedError, ConfigError, DataError, RolloutError } from '../core/errors.ts';
 import { type RolloutException, Trajectory, TrajectoryGroup, type TrajectoryGroupInit } from '../core/trajectory.ts';
@@ -134,6 +135,7 @@ async function runGather<T>(
   }
   const limit = pLimit(maxConcurrency);
   const controller = new AbortController();
+  setMaxListeners(0, controller.signal); // one listener for each running rollout is no leak
   const bar = createProgressBar(description, options.progress);
   const report = (): void => {
     if (controller.signal.aborted) return;

@@ -1,0 +1,21 @@
+#!/usr/bin/env node
+/** The command `art`. Layer 6. One file a command; this one names them and turns typed errors into one line and exit code 1. */
+import { Command } from 'commander';
+import { ArtError } from '../core/errors.ts';
+import { readPackageVersion } from '../server/run-folder.ts';
+import { createHistoryCommand } from './history.ts';
+import { createServeCommand } from './serve.ts';
+
+const program: Command = new Command('art')
+  .description('Trains agents by reinforcement learning: serves a model, samples from it, trains it.')
+  .version(await readPackageVersion())
+  .addCommand(createServeCommand())
+  .addCommand(createHistoryCommand());
+
+try {
+  await program.parseAsync();
+} catch (error) {
+  if (!(error instanceof ArtError)) throw error;
+  console.error(`art: ${error.message}`);
+  process.exitCode = 1;
+}
