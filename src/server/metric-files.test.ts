@@ -90,3 +90,14 @@ test('any other line that is not a row is refused by file and number', async () 
   await appendFile(join(folder, 'history.jsonl'), '{"step":1}\nnonsense\n{"step":2}\n');
   await expect(openMetricFiles(folder)).rejects.toThrow(/history\.jsonl:2: must be a JSON object, got nonsense/);
 });
+
+test('completing adds what either file lacks, and nothing twice', async () => {
+  const rows = createRows({ split: 'train', step: 1 }, { 'train/reward': 1, 'time/x': 2 }, at, ignore);
+  await (await openMetricFiles(folder)).append(rows);
+  const both = [await read('history.jsonl'), await read('timings.jsonl')];
+  for (const name of ['history.jsonl', 'timings.jsonl', 'none']) {
+    await rm(join(folder, name), { force: true });
+    await (await openMetricFiles(folder)).complete(rows);
+    expect([await read('history.jsonl'), await read('timings.jsonl')]).toEqual(both);
+  }
+});

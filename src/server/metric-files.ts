@@ -7,6 +7,7 @@ import { open, readFile, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DataError } from '../core/errors.ts';
 import { isMissing } from '../formats/atomic-files.ts';
+import { createSerialQueue } from './serial-queue.ts';
 import type { Metrics } from './train-metrics.ts';
 
 /** A row as in the file: `step`, `training_step`, `split`, then metrics by name; timings also hold `recorded_at`. */
@@ -22,8 +23,8 @@ export interface MetricFiles {
   readonly history: () => readonly MetricRow[];
   /** Appends both rows unless history holds the same row already; tells whether it did. */
   readonly append: (rows: MetricRows) => Promise<boolean>;
-  /** Appends the rows of a training step that history.jsonl lacks, e.g. because the process died before writing them. */
-  readonly complete: (rows: MetricRows) => Promise<boolean>;
+  /** Appends those of two stored rows that their files lack, e.g. because the process died before writing them. */
+  readonly complete: (rows: MetricRows) => Promise<void>;
 }
 
 /** `step`, `training_step` and `split`: a row of no more than these says nothing. */
@@ -71,35 +72,37 @@ export async function openMetricFiles(directory: string): Promise<MetricFiles> {
   const historyPath = join(directory, 'history.jsonl');
   const timingsPath = join(directory, 'timings.jsonl');
   const history = [...(await readRows(historyPath))];
-  const lines = new Set(history.map((row) => JSON.stringify(row)));
-  await readRows(timingsPath);
-  // Appends stand in line, so that rows never interleave.
-  let last: Promise<unknown> = Promise.resolve();
-  const append = async (rows: MetricRows): Promise<boolean> => {
-    const line = JSON.stringify(rows.history);
-    if (Object.keys(rows.history).length > headFields) {
-      if (lines.has(line)) return false;
-      await appendLine(historyPath, line);
-      lines.add(line);
-      history.push(rows.history);
-    }
-    await appendLine(timingsPath, JSON.stringify(rows.timing));
-    return true;
-  };
-  const enqueue = <T>(work: () => Promise<T>): Promise<T> => {
-    const result = last.then(work, work);
-    last = result.catch(() => undefined);
-    return result;
+  const historyLines = new Set(history.map((row) => JSON.stringify(row)));
+  const timingLines = new Set((await readRows(timingsPath)).map((row) => JSON.stringify(row)));
+  const enqueue = createSerialQueue();
+  const addHistory = async (row: MetricRow): Promise<void> => {
+    if (Object.keys(row).length <= headFields || !(await addLine(historyPath, historyLines, row))) return;
+    history.push(row);
   };
   return {
     history: () => history,
-    append: (rows) => enqueue(() => append(rows)),
+    append: (rows) =>
+      enqueue(async () => {
+        if (historyLines.has(JSON.stringify(rows.history))) return false;
+        await addHistory(rows.history);
+        await addLine(timingsPath, timingLines, rows.timing);
+        return true;
+      }),
     complete: (rows) =>
       enqueue(async () => {
-        const { split, step } = rows.history;
-        return history.some((row) => row.split === split && row.step === step) ? false : await append(rows);
+        await addHistory(rows.history);
+        await addLine(timingsPath, timingLines, rows.timing);
       }),
   };
+}
+
+/** Appends a row that is not there yet; tells whether it did. */
+async function addLine(path: string, lines: Set<string>, row: MetricRow): Promise<boolean> {
+  const line = JSON.stringify(row);
+  if (lines.has(line)) return false;
+  await appendLine(path, line);
+  lines.add(line);
+  return true;
 }
 
 async function readRows(path: string): Promise<MetricRow[]> {

@@ -98,7 +98,15 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
       isClosed = true;
       const all = [...entries.values()];
       entries.clear();
-      const results = await Promise.allSettled(all.map(async (entry) => (await entry.opening).close()));
+      const results = await Promise.allSettled(
+        all.map(({ opening }) =>
+          opening.then(
+            (open) => open.close(),
+            // Who registered it was told.
+            () => undefined,
+          ),
+        ),
+      );
       const failed = results.find((result) => result.status === 'rejected');
       if (failed !== undefined) throw failed.reason;
     },

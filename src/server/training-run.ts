@@ -18,6 +18,7 @@ import type {
 } from '../wire/training.ts';
 import type { CheckpointStore, StoredCheckpoint } from './checkpoints.ts';
 import { createRows, type MetricFiles, type MetricRow, type MetricRows } from './metric-files.ts';
+import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
 import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
 import {
@@ -72,9 +73,10 @@ export class TrainingRun {
   readonly model: ServedModel;
   readonly directory: string;
   readonly #options: TrainingRunOptions;
+  readonly #logQueue: SerialQueue = createSerialQueue();
+  readonly #trainQueue: SerialQueue = createSerialQueue();
   readonly #jobs: Map<string, TrainJob> = new Map();
   readonly #closing: AbortController = new AbortController();
-  #last: Promise<unknown> = Promise.resolve();
   #step: number;
   #servedLogprobs: readonly number[];
   #isEngineAhead = false;
@@ -124,11 +126,11 @@ export class TrainingRun {
       throw refuse(400, 'invalid_value', 'log: needs at least one group or metric, got none', 'groups');
     }
     const rows = createRows({ split, step }, metrics, new Date(), this.#options.onWarning);
-    if (groups.length > 0) {
-      const key = { directory: this.directory, split, step };
-      await addTrajectories(key, formatTrajectories(groups, this.model.completions));
-    }
-    await this.#options.metricFiles.append(rows);
+    const text = formatTrajectories(groups, this.model.completions);
+    await this.#logQueue(async () => {
+      await addTrajectories({ directory: this.directory, split, step }, text);
+      await this.#options.metricFiles.append(rows);
+    });
     return step;
   }
 
@@ -157,8 +159,8 @@ export class TrainingRun {
   /** Stops the running step between two engine calls, fails those that wait, and closes the engine. */
   async close(): Promise<void> {
     this.#closing.abort(closingError());
-    await this.#last;
-    await this.model.engine.close();
+    await Promise.allSettled([...this.#jobs.values()].map((job) => job.result));
+    await this.#logQueue(() => this.model.engine.close());
   }
 
   #prepare(request: TrainRequest): PreparedStep {
@@ -184,7 +186,7 @@ export class TrainingRun {
     const onProgress = (progress: TrainProgress): void => {
       for (const listener of listeners) listener(progress);
     };
-    const result = this.#last.then(() => this.#runStep(prepared, onProgress));
+    const result = this.#trainQueue(() => this.#runStep(prepared, onProgress));
     const job: TrainJob = {
       result,
       subscribe: (listener) => {
@@ -194,7 +196,7 @@ export class TrainingRun {
     };
     this.#jobs.set(prepared.idempotencyKey, job);
     const settle = (): void => void this.#jobs.delete(prepared.idempotencyKey);
-    this.#last = result.then(settle, settle);
+    result.then(settle, settle);
     return job;
   }
 

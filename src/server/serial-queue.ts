@@ -1,0 +1,11 @@
+/** Work that must not overlap: each piece starts when the one before it has ended, however that went. Layer 5. */
+export type SerialQueue = <T>(work: () => Promise<T>) => Promise<T>;
+
+export function createSerialQueue(): SerialQueue {
+  let last: Promise<unknown> = Promise.resolve();
+  return (work) => {
+    const result = last.then(work);
+    last = result.catch(() => undefined);
+    return result;
+  };
+}
