@@ -56,7 +56,10 @@ for (let step = await model.getStep(); step < steps; step++) {
     seed: deriveSeed(seed, 'train', step),
   });
   const shown = ['train/reward', 'train/win', 'train/illegal', 'loss/entropy', 'loss/mismatch_kl'];
-  console.log(`step ${step + 1}`, Object.fromEntries(shown.map((name) => [name, metrics[name]])));
+  console.log(
+    `step ${step + 1}`,
+    Object.fromEntries(shown.filter((name) => name in metrics).map((name) => [name, metrics[name]])),
+  );
 }
 
 // 4. How good has it become? Greedy games at seeds that were not trained on.
