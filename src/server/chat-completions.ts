@@ -1,7 +1,7 @@
 /** `POST /v1/chat/completions`, answered at once or as a stream. Layer 5. */
 import { randomInt, randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
-import { DataError, EngineError } from '../core/errors.ts';
+import { ApiError, DataError, EngineError } from '../core/errors.ts';
 import { type ChatCompletionResponse, type ChatRequest, parseChatRequest } from '../wire/openai.ts';
 import { sseHeaders } from '../wire/sse.ts';
 import { streamChunks } from './chat-stream.ts';
@@ -22,22 +22,29 @@ const maxBodyBytes = 10 * 1024 * 1024;
 export async function handleChatCompletion(c: Context, registry: ModelRegistry): Promise<Response> {
   const request = parseChatRequest(await readJson(c, maxBodyBytes));
   const rolloutId = c.req.param('rolloutId') ?? c.req.header('x-art-rollout-id') ?? null;
-  const aborter = new AbortController();
-  const turn = await createTurn(registry, request, rolloutId, aborter.signal);
   const clientSignal = c.req.raw.signal;
-  if (clientSignal.aborted) aborter.abort(clientSignal.reason);
-  clientSignal.addEventListener('abort', () => aborter.abort(clientSignal.reason), { once: true });
+  // A signal costs as much as parsing the request; the client's own is enough where nothing else can end the sampling.
+  const aborter = request.isStreaming || request.n > 1 ? linkAborter(clientSignal) : null;
+  const turn = await createTurn(registry, request, rolloutId, aborter?.signal ?? clientSignal);
   const headers: Record<string, string> = turn.prompt.origin === 'rerendered' ? { 'x-art-rerendered': '1' } : {};
   try {
-    if (request.isStreaming) return await answerStream(c, turn, aborter, headers);
+    if (aborter !== null && request.isStreaming) return await answerStream(c, turn, aborter, headers);
     return await answerWhole(c, turn, headers);
   } catch (error) {
-    aborter.abort();
+    aborter?.abort();
     if (turn.policyStep !== null && (error instanceof DataError || error instanceof EngineError)) {
       await explainLostStep(turn, turn.policyStep, error);
     }
     throw error;
   }
+}
+
+/** Aborts with the client, and by itself: when one of several choices fails, or the body of a stream is dropped. */
+function linkAborter(clientSignal: AbortSignal): AbortController {
+  const aborter = new AbortController();
+  if (clientSignal.aborted) aborter.abort(clientSignal.reason);
+  clientSignal.addEventListener('abort', () => aborter.abort(clientSignal.reason), { once: true });
+  return aborter;
 }
 
 async function createTurn(
@@ -67,8 +74,7 @@ async function explainLostStep(turn: Turn, step: number, error: unknown): Promis
   try {
     await requireStep(turn.model, step);
   } catch (reason) {
-    if (reason instanceof EngineError) throw error;
-    throw reason;
+    throw reason instanceof ApiError ? reason : error;
   }
 }
 

@@ -34,6 +34,8 @@ export interface Prompt {
   readonly origin: 'started' | 'continued' | 'rerendered';
   /** Identifies the message history in `record`. */
   readonly key: string;
+  /** The text that `ids` stand for. */
+  readonly text: string;
 }
 
 export type ConversationCounters = { [K in Prompt['origin']]: number };
@@ -47,6 +49,7 @@ export interface Conversations {
 
 /** One id sequence of a text history. Arrays are those of the completion record, not copies. */
 interface Turn {
+  readonly promptText: string;
   readonly promptIds: readonly number[];
   readonly tokenIds: readonly number[];
   readonly completionIds: Set<string>;
@@ -61,50 +64,69 @@ const maxFirstPrompts = 1024;
 export function createConversations(options: ConversationsOptions): Conversations {
   const { tokenizer, template } = options;
   const turns = createTurnStore(options.maxTokens ?? 2 ** 23);
-  const firstPrompts = new Map<string, readonly number[]>();
+  const firstPrompts = new Map<string, Encoded>();
   const counters: ConversationCounters = { started: 0, continued: 0, rerendered: 0 };
-  const renderWhole = (messages: readonly PlainMessage[]): readonly number[] =>
-    tokenizer.encode(template.render({ messages, addGenerationPrompt: true }));
-  const renderFirst = (messages: readonly PlainMessage[], key: string): readonly number[] => {
+  const encodeFirst = (messages: readonly PlainMessage[], key: string): Encoded => {
     const known = firstPrompts.get(key);
     if (known !== undefined) return known;
-    const ids = renderWhole(messages);
+    const encoded = encodeWhole(template.render({ messages, addGenerationPrompt: true }));
     const oldest = firstPrompts.size < maxFirstPrompts ? undefined : firstPrompts.keys().next().value;
     if (oldest !== undefined) firstPrompts.delete(oldest);
-    firstPrompts.set(key, ids);
-    return ids;
+    firstPrompts.set(key, encoded);
+    return encoded;
   };
+  const encodeWhole = (text: string): Encoded => ({ text, ids: tokenizer.encode(text) });
   return {
     counters,
     createPrompt: (query) => {
       const { messages } = query;
       const keys = historyKeys(query);
       const key = keys.at(-1) ?? '';
-      const hasTurns = messages.some((message) => message.role === 'assistant');
-      const continued = hasTurns ? continueLongest(query, keys, options, turns) : null;
-      const origin = continued !== null ? 'continued' : hasTurns ? 'rerendered' : 'started';
+      if (!messages.some((message) => message.role === 'assistant')) {
+        counters.started += 1;
+        return { ...encodeFirst(messages, key), origin: 'started', key };
+      }
+      const text = template.render({ messages, addGenerationPrompt: true });
+      const ids = continueLongest(query, keys, text, options, turns);
+      const origin = ids === null ? 'rerendered' : 'continued';
       counters[origin] += 1;
-      const ids = continued ?? (hasTurns ? renderWhole(messages) : renderFirst(messages, key));
-      return { ids, origin, key };
+      return { ...(ids === null ? encodeWhole(text) : { text, ids }), origin, key };
     },
-    record: (prompt, text, record) => turns.put(nextKey(prompt.key, { role: 'assistant', content: text }), record),
+    record: (prompt, text, record) => {
+      const turn = { promptText: prompt.text, promptIds: record.promptIds, tokenIds: record.tokenIds };
+      turns.put(nextKey(prompt.key, { role: 'assistant', content: text }), turn, record.completionId);
+    },
   };
 }
 
-/** Null if no message is a known turn, or the template does not extend the text of that turn. */
+interface Encoded {
+  readonly text: string;
+  readonly ids: readonly number[];
+}
+
+/** Null if no message is a known turn, or the template does not extend the text of that turn. `text` is all messages rendered. */
 function continueLongest(
   query: PromptQuery,
   keys: readonly string[],
+  text: string,
   { tokenizer, template }: ConversationsOptions,
   turns: TurnStore,
 ): readonly number[] | null {
-  for (let last = query.messages.length - 1; last >= 0; last--) {
-    if (query.messages[last]?.role !== 'assistant') continue;
-    const turn = turns.find(keys[last] as string, query.completionIds[last] ?? null);
-    if (turn === undefined) continue;
-    const suffix = template.renderSuffix(query.messages.slice(0, last + 1), query.messages);
+  const { messages } = query;
+  const { eosId } = tokenizer;
+  if (eosId === null) return null;
+  for (let last = messages.length - 1; last >= 0; last--) {
+    const message = messages[last] as PlainMessage;
+    const turn =
+      message.role === 'assistant' ? turns.find(keys[last] as string, query.completionIds[last] ?? null) : null;
+    if (turn == null) continue;
+    // One rendering where the text begins with the very prompt and reply of that turn; `renderSuffix` needs two more.
+    const sampled = turn.promptText + message.content + tokenizer.tokenText(eosId);
+    const suffix = text.startsWith(sampled)
+      ? text.slice(sampled.length)
+      : template.renderSuffix(messages.slice(0, last + 1), messages);
     if (suffix === null) return null;
-    const endOfTurn = tokenizer.eosId !== null && turn.tokenIds.at(-1) !== tokenizer.eosId ? [tokenizer.eosId] : [];
+    const endOfTurn = turn.tokenIds.at(-1) === eosId ? [] : [eosId];
     return turn.promptIds.concat(turn.tokenIds, endOfTurn, tokenizer.encode(suffix));
   }
   return null;
@@ -127,7 +149,7 @@ function nextKey(key: string, message: PlainMessage): string {
 
 interface TurnStore {
   find(key: string, completionId: string | null): Turn | undefined;
-  put(key: string, record: CompletionRecord): void;
+  put(key: string, sampled: Omit<Turn, 'completionIds'>, completionId: string): void;
 }
 
 function createTurnStore(maxTokens: number): TurnStore {
@@ -154,15 +176,15 @@ function createTurnStore(maxTokens: number): TurnStore {
       const named = completionId === null ? undefined : turns.find((turn) => turn.completionIds.has(completionId));
       return named ?? turns.reduce((best, turn) => (compareIds(turn, best) < 0 ? turn : best));
     },
-    put: (key, record) => {
+    put: (key, sampled, completionId) => {
       const turns = touch(key);
-      let turn = turns.find((candidate) => compareIds(candidate, record) === 0);
+      let turn = turns.find((candidate) => compareIds(candidate, sampled) === 0);
       if (turn === undefined) {
-        turn = { promptIds: record.promptIds, tokenIds: record.tokenIds, completionIds: new Set() };
+        turn = { ...sampled, completionIds: new Set() };
         turns.push(turn);
         tokens += sizeOf(turn);
       }
-      turn.completionIds.add(record.completionId);
+      turn.completionIds.add(completionId);
       const oldest = turn.completionIds.size > maxNamesPerTurn ? [...turn.completionIds.keys()].at(0) : undefined;
       if (oldest !== undefined) turn.completionIds.delete(oldest);
       dropOldest(key);

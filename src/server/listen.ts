@@ -1,7 +1,7 @@
 /** Serves an app over HTTP/1.1. Layer 5. Left out: TLS and authentication; a public address needs both in front of it. */
 import { once } from 'node:events';
 import type { Server } from 'node:http';
-import { type AddressInfo, isIP } from 'node:net';
+import { type AddressInfo, isIP, type Socket } from 'node:net';
 import { createAdaptorServer } from '@hono/node-server';
 import type { Hono } from 'hono';
 import { ConfigError } from '../core/errors.ts';
@@ -38,6 +38,7 @@ export async function startServer(app: Hono, options: ListenOptions = {}): Promi
   }
   const server = createAdaptorServer({ fetch: app.fetch }) as Server;
   server.keepAliveTimeout = keepAliveTimeoutMs;
+  const connections = trackConnections(server);
   server.listen(options.port ?? 0, host);
   try {
     await once(server, 'listening');
@@ -51,22 +52,49 @@ export async function startServer(app: Hono, options: ListenOptions = {}): Promi
     url: `http://${isIP(host) === 6 ? `[${host}]` : host}:${port}`,
     port,
     close: () => {
-      closing ??= closeServer(server);
+      closing ??= closeServer(server, connections);
       return closing;
     },
   };
 }
 
-async function closeServer(server: Server): Promise<void> {
+interface Connections {
+  /** Drops what has no request in flight, and from here on every connection when its request ends. */
+  drain(): void;
+}
+
+/** Node's `closeIdleConnections` leaves connections that never sent a request, which clients open in advance. */
+function trackConnections(server: Server): Connections {
+  const busyRequests = new Map<Socket, number>();
+  let isDraining = false;
+  const count = (socket: Socket, change: number): void => {
+    const requests = (busyRequests.get(socket) ?? 0) + change;
+    if (!socket.destroyed) busyRequests.set(socket, requests);
+    if (isDraining && requests === 0) socket.destroySoon();
+  };
+  server.on('connection', (socket: Socket) => {
+    count(socket, 0);
+    socket.once('close', () => busyRequests.delete(socket));
+  });
+  server.on('request', ({ socket }, response) => {
+    count(socket, 1);
+    response.once('close', () => count(socket, -1));
+  });
+  return {
+    drain: () => {
+      isDraining = true;
+      for (const socket of busyRequests.keys()) count(socket, 0);
+    },
+  };
+}
+
+async function closeServer(server: Server, connections: Connections): Promise<void> {
   const closed = once(server, 'close');
   server.close();
-  server.closeIdleConnections();
+  connections.drain();
   const timer = setTimeout(() => server.closeAllConnections(), closeGraceMs);
-  // A connection becomes idle when its request ends, and stays open until then.
-  const sweep = setInterval(() => server.closeIdleConnections(), 20);
   await closed;
   clearTimeout(timer);
-  clearInterval(sweep);
 }
 
 function isLoopback(host: string): boolean {

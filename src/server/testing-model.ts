@@ -1,0 +1,61 @@
+/** A served model of the starter tokenizer and a scripted engine, for the tests of this folder. Layer 5, not exported. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createChatTemplate } from '../formats/chat-template.ts';
+import { writeStarterModel } from '../formats/starter-model.ts';
+import { loadTokenizer, type Tokenizer } from '../formats/tokenizer.ts';
+import { createScriptedEngine, type ScriptedEngine, type ScriptedEngineOptions } from '../testing/scripted-engine.ts';
+import { createCompletionStore } from './completion-store.ts';
+import type { ServedModel } from './served-model.ts';
+
+export interface ScriptedModel extends ServedModel {
+  readonly engine: ScriptedEngine;
+}
+
+/** Tokens for the words that the tests' replies are made of. */
+const corpus = Array.from({ length: 20 }, () => 'hello world left right up down café naïve 🙂 stop');
+
+/** `createReply` gets the tokenizer: replies are token ids. */
+export async function createScriptedModel(
+  createReply: (tokenizer: Tokenizer) => ScriptedEngineOptions['reply'],
+  options: Omit<ScriptedEngineOptions, 'reply' | 'decode'> & { readonly name?: string } = {},
+): Promise<ScriptedModel> {
+  const folder = await mkdtemp(join(tmpdir(), 'art-server-'));
+  try {
+    const directory = join(folder, 'model');
+    const maxPositions = options.maxPositions ?? 512;
+    const config = await writeStarterModel({
+      seed: 1,
+      directory,
+      corpus,
+      width: 16,
+      layers: 1,
+      heads: 2,
+      kvHeads: 1,
+      headSize: 8,
+      ffWidth: 16,
+      maxPositions,
+    });
+    const tokenizer = await loadTokenizer(directory);
+    const decode = (ids: readonly number[]): string => tokenizer.decode(ids);
+    const engine = createScriptedEngine({ ...options, maxPositions, reply: createReply(tokenizer), decode });
+    return {
+      name: options.name ?? 'm',
+      project: 'tests',
+      engine,
+      tokenizer,
+      template: createChatTemplate(tokenizer.config),
+      config,
+      completions: createCompletionStore(),
+      step: () => Math.max(...(options.policySteps ?? [0])),
+    };
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
+
+/** Ids of every byte of the text alone: what a policy may sample that its tokenizer would never write. */
+export function byteIds(tokenizer: Tokenizer, text: string): number[] {
+  return [...text].flatMap((character) => tokenizer.encode(character));
+}
