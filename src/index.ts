@@ -36,15 +36,13 @@ export type { Loggable } from './sdk/encode.ts';
 export {
   type AfterEachResult,
   type GatherGroupsOptions,
-  type GatherOptions,
   type GroupSource,
   gatherTrajectories,
   gatherTrajectoryGroups,
   type PendingGroup,
-  type Rollout,
-  type RolloutContext,
   trajectoryGroup,
 } from './sdk/gather.ts';
+export type { GatherOptions, Rollout, RolloutContext } from './sdk/gather-run.ts';
 export type { GatherProgress } from './sdk/gather-tally.ts';
 export {
   type ChatModel,

@@ -1,6 +1,6 @@
 /**
  * The KV cache: pools of rows owned by JavaScript, handed out in blocks, with reuse of equal prefixes. Layer 3.
- * Row r of a layer's pool holds one token's keys, [K·C], and its values. A block is found again by its policy step and all tokens up
+ * Row r of a layer's pool holds one token's keys, [K·C], and its values. A block is found again by its policy and all tokens up
  * to its end, so a conversation's next turn and the other rollouts of a group compute only what is new; reuse is bit-exact because a
  * token's keys and values depend on nothing else. Source of the scheme: vLLM's paged attention, as condensed in nano-vllm.
  */
@@ -19,7 +19,6 @@ interface Block {
 
 /** The blocks of one sequence, in order. */
 export interface BlockTable {
-  readonly policyStep: number;
   readonly blocks: number[];
   /** Identity of the last complete block, or of the policy's root. */
   lastIdentity: string;
@@ -60,15 +59,16 @@ export class KvCache {
   }
 
   /**
-   * Room for `totalTokens` of which `tokenIds` are known, reusing complete blocks of a common prefix; null if there is not enough.
+   * Room for `totalTokens` of which `tokenIds` are known, reusing complete blocks of a common prefix that the same policy computed;
+   * null if there is not enough. `policyIdentity` must be unique per set of weights, not per step: a step may be published again.
    * `cachedTokens` of the result are already computed; at least the last known token is not, since its logits are wanted.
    */
   allocate(
-    policyStep: number,
+    policyIdentity: number,
     tokenIds: readonly number[],
     totalTokens: number,
   ): { readonly table: BlockTable; readonly cachedTokens: number } | null {
-    const table: BlockTable = { policyStep, blocks: [], lastIdentity: `p${policyStep}`, completeBlocks: 0 };
+    const table: BlockTable = { blocks: [], lastIdentity: `p${policyIdentity}`, completeBlocks: 0 };
     const reusable = Math.floor((tokenIds.length - 1) / BLOCK_TOKENS);
     while (table.completeBlocks < reusable) {
       const block = this.#prefixes.get(this.#key(table, tokenIds));

@@ -1,14 +1,14 @@
 /**
  * Continuous batching: sequences join and leave at any step. Layer 3.
  * One `step` is one pass: a prefill of sequences with several pending tokens if there are any, otherwise one decode step of all
- * running ones. A pass serves one policy step, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence
+ * running ones. A pass serves one policy, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence
  * is admitted, so that a running one never has to be thrown out again.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
 import type { KvCache } from './kv-cache.ts';
 import type { Chunk, ModelRunner, PolicyFeeds } from './model-runner.ts';
 import { chooseToken } from './sampler.ts';
-import type { Sequence } from './sequence.ts';
+import type { Policy, Sequence } from './sequence.ts';
 
 export interface SchedulerOptions {
   readonly maxRunning: number;
@@ -32,7 +32,8 @@ export class Scheduler {
   readonly #cache: KvCache;
   readonly #runner: ModelRunner;
   readonly #options: SchedulerOptions;
-  readonly #policies = new Map<number, PolicyFeeds>();
+  readonly #policies = new Map<number, Policy>();
+  #publications = 0;
   /** Carried out between passes: a pass in flight still reads the tables of its sequences. */
   readonly #aborted = new Set<number>();
   #waiting: Sequence[] = [];
@@ -56,19 +57,17 @@ export class Scheduler {
     return [...this.#policies.keys()].sort((a, b) => a - b);
   }
 
-  /** Makes a policy servable and forgets those that are neither among the newest `keep` nor used by a sequence. */
+  /** Makes weights servable as `step`; of the others, the newest `keep` − 1 stay. Sequences under way keep the policy they have. */
   publish(step: number, feeds: PolicyFeeds, keep: number): void {
-    this.#policies.set(step, feeds);
-    const newest = new Set(this.policySteps.slice(-keep));
-    const inUse = new Set([...this.#waiting, ...this.#running].map((sequence) => sequence.policyStep));
-    for (const known of this.#policies.keys()) {
-      if (known !== step && !newest.has(known) && !inUse.has(known)) this.#policies.delete(known);
-    }
+    this.#policies.set(step, { step, identity: ++this.#publications, feeds });
+    const others = this.policySteps.filter((known) => known !== step);
+    for (const known of others.slice(0, Math.max(0, others.length - keep + 1))) this.#policies.delete(known);
   }
 
-  policy(step: number): PolicyFeeds {
-    const feeds = this.#policies.get(step);
-    if (feeds) return feeds;
+  /** Throws ConfigError if the step is not served. */
+  policy(step: number): Policy {
+    const policy = this.#policies.get(step);
+    if (policy) return policy;
     throw new ConfigError(`policy step: must be one of those served (${this.policySteps.join(', ')}), got ${step}`);
   }
 
@@ -79,7 +78,6 @@ export class Scheduler {
         `sequence: prompt and maxTokens must fit into the KV cache of ${this.#cache.capacityTokens} tokens, got ${sequence.reservedTokens}`,
       );
     }
-    this.policy(sequence.policyStep);
     this.#waiting.push(sequence);
   }
 
@@ -96,7 +94,7 @@ export class Scheduler {
     const batch = this.#choose();
     if (batch.length === 0) return false;
     const chunks = batch.map((sequence) => this.#chunk(sequence));
-    const rows = await this.#runner.run(chunks, this.policy(batch[0]!.policyStep));
+    const rows = await this.#runner.run(chunks, batch[0]!.policy.feeds);
     let row = 0;
     for (const [i, sequence] of batch.entries()) {
       const chunk = chunks[i]!;
@@ -114,8 +112,8 @@ export class Scheduler {
    * Throws ConfigError on an unknown policy, DataError if the cache has no room.
    */
   async score(tokenIds: readonly number[], inverseTemperature: number, policyStep: number): Promise<number[]> {
-    const feeds = this.policy(policyStep);
-    // A step that no policy has: nothing cached is reused, and nothing cached here is found by others.
+    const { feeds } = this.policy(policyStep);
+    // An identity that no policy has: nothing cached is reused, and nothing cached here is found by others.
     const allocation = this.#cache.allocate(-1, [], tokenIds.length);
     if (!allocation)
       throw new DataError(
@@ -141,7 +139,7 @@ export class Scheduler {
   #admit(): void {
     while (this.#waiting.length > 0 && this.#running.length < this.#options.maxRunning) {
       const sequence = this.#waiting[0]!;
-      const allocation = this.#cache.allocate(sequence.policyStep, sequence.tokenIds, sequence.reservedTokens);
+      const allocation = this.#cache.allocate(sequence.policy.identity, sequence.tokenIds, sequence.reservedTokens);
       if (!allocation) return;
       sequence.table = allocation.table;
       sequence.cachedTokens = allocation.cachedTokens;
@@ -155,11 +153,11 @@ export class Scheduler {
   #choose(): Sequence[] {
     const oldest = this.#running.find((sequence) => sequence.pendingTokens > 1) ?? this.#running[0];
     if (!oldest) return [];
-    const sameStep = this.#running.filter((sequence) => sequence.policyStep === oldest.policyStep);
-    if (oldest.pendingTokens === 1) return sameStep.filter((sequence) => sequence.pendingTokens === 1);
+    const samePolicy = this.#running.filter((sequence) => sequence.policy === oldest.policy);
+    if (oldest.pendingTokens === 1) return samePolicy.filter((sequence) => sequence.pendingTokens === 1);
     // Similar lengths share a pass, since all are padded to the longest.
     const length = Math.min(oldest.pendingTokens, this.#options.maxPrefillTokens);
-    const alike = sameStep.filter(({ pendingTokens }) => pendingTokens <= length && pendingTokens * 2 > length);
+    const alike = samePolicy.filter(({ pendingTokens }) => pendingTokens <= length && pendingTokens * 2 > length);
     return [oldest, ...alike.filter((sequence) => sequence !== oldest)].slice(
       0,
       Math.max(1, Math.floor(this.#options.maxPrefillTokens / length)),

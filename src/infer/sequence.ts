@@ -2,6 +2,7 @@
 import { createRng, type Rng } from '../core/rng.ts';
 import type { StreamDecoder } from '../formats/tokenizer.ts';
 import type { BlockTable } from './kv-cache.ts';
+import type { PolicyFeeds } from './model-runner.ts';
 import { rankTokens, type SamplerParams } from './sampler.ts';
 
 export interface SequenceParams extends SamplerParams {
@@ -13,6 +14,14 @@ export interface SequenceParams extends SamplerParams {
   readonly topLogprobs: number;
 }
 
+/** Weights that are served under a step number. A step may be published again, so `identity` is what counts. */
+export interface Policy {
+  readonly step: number;
+  /** Unique per publication. */
+  readonly identity: number;
+  readonly feeds: PolicyFeeds;
+}
+
 export interface RankedToken {
   readonly tokenId: number;
   readonly logprob: number;
@@ -22,7 +31,8 @@ export type StopCause = 'stop' | 'length';
 
 export class Sequence {
   readonly id: number;
-  readonly policyStep: number;
+  /** Kept to the end, whatever is published meanwhile. */
+  readonly policy: Policy;
   readonly params: SequenceParams;
   /** Prompt, then what was sampled. */
   readonly tokenIds: number[];
@@ -43,11 +53,11 @@ export class Sequence {
     id: number,
     promptIds: readonly number[],
     params: SequenceParams,
-    policyStep: number,
+    policy: Policy,
     limits: { readonly maxPositions: number; readonly createDecoder: () => StreamDecoder },
   ) {
     this.id = id;
-    this.policyStep = policyStep;
+    this.policy = policy;
     this.params = params;
     this.tokenIds = [...promptIds];
     this.promptLength = promptIds.length;

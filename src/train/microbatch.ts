@@ -36,6 +36,7 @@ export interface Microbatch {
 export interface MicrobatchOptions {
   /** Query heads per kv head: the mask repeats for each. */
   readonly queriesPerKey: number;
+  readonly headSize: number;
   /** Tokens of one microbatch, padding included. A single longer row still goes alone. */
   readonly maxTokens: number;
   readonly maxPositions: number;
@@ -45,8 +46,9 @@ export interface MicrobatchOptions {
 /** Cuts sequences into microbatches. Throws DataError on arrays of unequal length, ids outside the vocabulary, and values that are not finite. */
 export function createMicrobatches(sequences: readonly TrainingSequence[], options: MicrobatchOptions): Microbatch[] {
   for (const [index, sequence] of sequences.entries()) checkSequence(sequence, index, options);
+  const lengths = sequences.map((sequence) => sequence.tokenIds.length);
   const microbatches: Microbatch[] = [];
-  for (const { rowLength, rows } of packSequences(sequences.map((sequence) => sequence.tokenIds.length))) {
+  for (const { rowLength, rows } of packSequences(lengths, options.headSize)) {
     const rowsPerBatch = Math.max(1, Math.floor(options.maxTokens / rowLength));
     for (let start = 0; start < rows.length; start += rowsPerBatch) {
       microbatches.push(layOut(sequences, rows.slice(start, start + rowsPerBatch), rowLength, options.queriesPerKey));

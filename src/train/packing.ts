@@ -1,13 +1,13 @@
 /**
  * Packs training sequences into rows. Layer 3.
- * A sequence keeps the bits it has alone only if it starts at a multiple of 256, or at a multiple of 8 while it stays inside one
- * block of 256 positions: the matrix products sum in blocks of that size (measured for ONNX Runtime's CPU kernels, and tested in
- * `graph/bit-exact.test.ts`). So short sequences share blocks, and long ones get a row of whole blocks.
+ * A sequence keeps the bits it has alone only at certain offsets (`graph/bit-exact.ts`): at multiples of 8 inside one block of keys,
+ * whose size depends on the head size. So rows of at most a block are shared, and a longer sequence has a row to itself.
  */
 import { DataError } from '../core/errors.ts';
+import { attentionAlignment, attentionBlock } from '../graph/bit-exact.ts';
 
-const BLOCK = 256;
-const ALIGNMENT = 8;
+/** Attention costs the square of a row's length, so short sequences get short rows; very short ones share. */
+const SHORTEST_ROW = 128;
 
 /** Where a sequence stands: `index` into the input, position `start` of its row. */
 export interface Placement {
@@ -23,35 +23,31 @@ export interface PackedRows {
 }
 
 /**
- * Packs sequences of the given lengths: those of up to 256 tokens first-fit, longest first, into rows of 256; longer ones one a
- * row of the next power of two of blocks. Ascending by row length; the same lengths give the same packing.
+ * Packs sequences of the given lengths, longest first, each into the first row that has room. A new row has the smallest power of two
+ * of positions that holds the sequence, at least 128. Ascending by row length; the same arguments give the same packing.
  * Throws DataError on a length that is not a whole number ≥ 1.
  */
-export function packSequences(lengths: readonly number[]): PackedRows[] {
-  const byRowLength = new Map<number, Placement[][]>();
+export function packSequences(lengths: readonly number[], headSize: number): PackedRows[] {
+  const longestShared = attentionBlock(headSize);
   const order = lengths
     .map((length, index) => ({ length, index }))
     .sort((a, b) => b.length - a.length || a.index - b.index);
-  const used: number[] = [];
+  const rows: { readonly rowLength: number; readonly placements: Placement[]; next: number }[] = [];
   for (const { length, index } of order) {
     if (!Number.isSafeInteger(length) || length < 1) {
       throw new DataError(`packing: a sequence must have at least 1 token, got ${length} at ${index}`);
     }
-    const rowLength = BLOCK * 2 ** Math.max(0, Math.ceil(Math.log2(length / BLOCK)));
-    const rows = byRowLength.get(rowLength) ?? [];
-    byRowLength.set(rowLength, rows);
-    if (rowLength > BLOCK) {
-      rows.push([{ index, start: 0, length }]);
-      continue;
+    let row = rows.find(({ rowLength, next }) => rowLength <= longestShared && next + length <= rowLength);
+    if (!row) {
+      row = { rowLength: Math.max(SHORTEST_ROW, 2 ** Math.ceil(Math.log2(length))), placements: [], next: 0 };
+      rows.push(row);
     }
-    let row = used.findIndex((position) => position + length <= BLOCK);
-    if (row < 0) {
-      row = rows.length;
-      rows.push([]);
-      used.push(0);
-    }
-    rows[row]!.push({ index, start: used[row]!, length });
-    used[row] = Math.ceil((used[row]! + length) / ALIGNMENT) * ALIGNMENT;
+    row.placements.push({ index, start: row.next, length });
+    row.next = Math.ceil((row.next + length) / attentionAlignment) * attentionAlignment;
   }
-  return [...byRowLength].sort(([a], [b]) => a - b).map(([rowLength, rows]) => ({ rowLength, rows }));
+  const rowLengths = [...new Set(rows.map(({ rowLength }) => rowLength))].sort((a, b) => a - b);
+  return rowLengths.map((rowLength) => ({
+    rowLength,
+    rows: rows.filter((row) => row.rowLength === rowLength).map(({ placements }) => placements),
+  }));
 }

@@ -152,6 +152,7 @@ export class Trainer {
     const { config, microbatchTokens } = this.#options;
     return {
       queriesPerKey: config.heads / config.kvHeads,
+      headSize: config.headSize,
       maxTokens: microbatchTokens,
       maxPositions: config.maxPositions,
       vocabSize: config.vocabSize,

@@ -21,7 +21,7 @@ export interface EmbeddedEngineOptions {
   readonly cacheTokens?: number;
   /** Sequences that decode together; default 256. */
   readonly maxRunningSequences?: number;
-  /** Tokens of one training microbatch, padding included; default 4,096. */
+  /** Tokens of one training microbatch, padding included; default 2,048. */
   readonly microbatchTokens?: number;
   /** Time limit of one engine call (not of sampling), milliseconds; default 600,000. */
   readonly callTimeoutMs?: number;

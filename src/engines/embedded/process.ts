@@ -155,7 +155,13 @@ class EngineProcess {
         throw new ConfigError(`maxTokens: must be a whole number ≥ 1, got ${sampling.maxTokens}`);
       }
       const limits = { maxPositions, createDecoder: () => this.#tokenizer.createStreamDecoder() };
-      const sequence = new Sequence(id, promptIds, sampling, policyStep ?? this.#newestStep, limits);
+      const sequence = new Sequence(
+        id,
+        promptIds,
+        sampling,
+        this.#scheduler.policy(policyStep ?? this.#newestStep),
+        limits,
+      );
       this.#scheduler.add(sequence);
       this.#streaming.set(id, { isStreaming, sent: 0 });
       this.#loop();
@@ -247,8 +253,8 @@ class EngineProcess {
     this.#events.push([sequence.id, event]);
     if (!sequence.stopCause) return;
     this.#streaming.delete(sequence.id);
-    const { stopCause: reason, policyStep, cachedTokens } = sequence;
-    this.#events.push([sequence.id, { type: 'finish', reason, policyStep, cachedTokens }]);
+    const { stopCause: reason, policy, cachedTokens } = sequence;
+    this.#events.push([sequence.id, { type: 'finish', reason, policyStep: policy.step, cachedTokens }]);
   }
 
   #flush(): void {

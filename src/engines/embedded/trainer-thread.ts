@@ -50,7 +50,7 @@ interface TrainerState {
   readonly trainer: Trainer;
 }
 
-const DEFAULT_MICROBATCH_TOKENS = 4096;
+const DEFAULT_MICROBATCH_TOKENS = 2048;
 
 let state: TrainerState | null = null;
 let trainedTokens = 0;
