@@ -43,7 +43,7 @@ test('default sizes, names and shapes of Qwen3', async () => {
   expect(await readdir(join(folder, 'deep'))).toEqual(['default']);
 });
 
-test('weights: deviation 0.02, residual projections smaller by √(2·layers), norms 1', async () => {
+test('weights: deviation 1 / √columns, residual projections smaller by √(2·layers), norms 1', async () => {
   const directory = join(folder, 'statistics');
   await writeStarterModel({ ...small, directory, width: 128, ffWidth: 384 });
   const tensors = await readModelTensors(directory);
@@ -52,8 +52,8 @@ test('weights: deviation 0.02, residual projections smaller by √(2·layers), n
     return Math.sqrt(data.reduce((sum, value) => sum + value * value, 0) / data.length);
   };
   // 49 152 samples: the standard error of a deviation is 0.32 %, so 2 % is six of them.
-  expect(Math.abs(deviation('model.layers.0.mlp.up_proj.weight') / 0.02 - 1)).toBeLessThan(0.02);
-  expect(Math.abs((deviation('model.layers.0.mlp.down_proj.weight') * 2) / 0.02 - 1)).toBeLessThan(0.02);
+  expect(Math.abs(deviation('model.layers.0.mlp.up_proj.weight') * Math.sqrt(128) - 1)).toBeLessThan(0.02);
+  expect(Math.abs(deviation('model.layers.0.mlp.down_proj.weight') * 2 * Math.sqrt(384) - 1)).toBeLessThan(0.02);
   expect(tensors.get('model.norm.weight')?.data).toEqual(new Float32Array(128).fill(1));
 });
 
