@@ -1,0 +1,49 @@
+/** Model shapes of the benchmarks, with random weights. */
+import type { DecoderConfig } from '../src/formats/hf-config.ts';
+import { starterTensors } from '../src/formats/starter-model.ts';
+import { loraSpec } from '../src/nn/lora.ts';
+import { countValues, type Parameters, parameterShapes } from '../src/nn/parameters.ts';
+
+export interface BenchModel {
+  readonly name: string;
+  readonly config: DecoderConfig;
+  readonly parameters: Parameters;
+}
+
+/** An adapter on every linear layer. */
+export const lora = loraSpec({ rank: 8, alpha: 16 });
+
+type Sizes = Pick<DecoderConfig, 'width' | 'layers' | 'heads' | 'kvHeads' | 'headSize' | 'ffWidth' | 'vocabSize'>;
+
+const shapes: readonly Sizes[] = [
+  // The demo's
+  { width: 128, layers: 4, heads: 4, kvHeads: 2, headSize: 32, ffWidth: 384, vocabSize: 320 },
+  { width: 256, layers: 4, heads: 4, kvHeads: 2, headSize: 64, ffWidth: 768, vocabSize: 1024 },
+  { width: 512, layers: 8, heads: 8, kvHeads: 4, headSize: 64, ffWidth: 1536, vocabSize: 4096 },
+];
+
+export const modelCount: number = shapes.length;
+
+/** Made when asked for: the largest takes seconds to draw. */
+export function createModel(index: number): BenchModel {
+  const sizes = shapes[index]!;
+  const config: DecoderConfig = {
+    ...sizes,
+    modelType: 'qwen3',
+    maxPositions: 1024,
+    ropeTheta: 10_000,
+    normEpsilon: 1e-6,
+    isEmbeddingTied: true,
+    hasQkNorm: true,
+    hasAttentionBias: false,
+    eosTokenId: [],
+    bosTokenId: null,
+    padTokenId: null,
+  };
+  const millions = countValues(parameterShapes(config).values()) / 1e6;
+  return {
+    name: `${millions.toPrecision(2)} M (width ${sizes.width}, ${sizes.layers} layers)`,
+    config,
+    parameters: starterTensors(config, 1),
+  };
+}
