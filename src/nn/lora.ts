@@ -27,7 +27,7 @@ export function loraSpec(options: {
     throw new ConfigError(`lora.rank: must be a whole number ≥ 1, got ${rank}`);
   if (!(alpha > 0) || !Number.isFinite(alpha)) throw new ConfigError(`lora.alpha: must be positive, got ${alpha}`);
   for (const module of targetModules) {
-    if (!(module in linearModules)) {
+    if (!Object.hasOwn(linearModules, module)) {
       throw new ConfigError(`lora.targetModules: must be of ${allLinearModules.join(', ')}, got '${module}'`);
     }
   }
