@@ -25,7 +25,7 @@ function importanceRatio(inputs: LossInputs): Tensor {
   return exp(sub(inputs.trainingLogprobs, inputs.samplingLogprobs));
 }
 
-function weightedSum(inputs: TokenInputs, perToken: Tensor): Tensor {
+function weightedSum(inputs: { readonly weights: Tensor }, perToken: Tensor): Tensor {
   return reduceSum(mul(inputs.weights, perToken), [0, 1]);
 }
 
@@ -51,4 +51,9 @@ export function ppoLoss(inputs: LossInputs, { clipLow, clipHigh }: ClipInputs): 
 /** Cross-entropy of the given tokens, `L = −Σ w · ln π`; what supervised training minimises. */
 export function crossEntropyLoss(inputs: TokenInputs): Tensor {
   return weightedSum(inputs, neg(inputs.trainingLogprobs));
+}
+
+/** `Σ w · H`, H the entropy of the policy at each token; policy losses subtract a share of it to keep exploring. */
+export function entropySum(inputs: { readonly entropies: Tensor; readonly weights: Tensor }): Tensor {
+  return weightedSum(inputs, inputs.entropies);
 }

@@ -57,6 +57,10 @@ export function createMicrobatches(sequences: readonly TrainingSequence[], optio
   return microbatches;
 }
 
+function isTemperature(value: number): boolean {
+  return value > 0 && Number.isFinite(value);
+}
+
 function checkSequence(sequence: TrainingSequence, index: number, options: MicrobatchOptions): void {
   const { tokenIds, actionMask, samplingLogprobs, advantages, temperatures } = sequence;
   const length = tokenIds.length;
@@ -79,7 +83,7 @@ function checkSequence(sequence: TrainingSequence, index: number, options: Micro
         `datum ${index}: actionMask must be 0 or 1, and 0 on the first token, got ${actionMask[t]} at ${t}`,
       );
     }
-    if (!Number.isFinite(samplingLogprobs[t]) || !Number.isFinite(advantages[t]) || !(temperatures[t]! > 0)) {
+    if (!Number.isFinite(samplingLogprobs[t]) || !Number.isFinite(advantages[t]) || !isTemperature(temperatures[t]!)) {
       throw new DataError(
         `datum ${index}: sampling logprob and advantage must be finite and temperature positive, got ` +
           `${samplingLogprobs[t]}, ${advantages[t]} and ${temperatures[t]} at ${t}`,

@@ -2,7 +2,7 @@
  * AdamW with global-norm clipping, over plain arrays. Layer 3. Source: Loshchilov and Hutter 2019 (arXiv 1711.05101) algorithm 2,
  * with the bias corrections of Adam; PyTorch's `torch.optim.AdamW` computes the same. State is float32, arithmetic float64.
  */
-import { EngineError } from '../core/errors.ts';
+import { ConfigError, EngineError } from '../core/errors.ts';
 import type { Parameter } from '../nn/parameters.ts';
 
 export interface AdamWSettings {
@@ -40,7 +40,7 @@ export function globalNorm(gradients: ReadonlyMap<string, Float32Array>): number
 
 /**
  * One update in place. Returns the gradient norm before clipping.
- * Throws EngineError, and changes nothing, if the norm is not finite.
+ * Throws and changes nothing: ConfigError on a setting out of range, EngineError if the norm is not finite.
  */
 export function adamWUpdate(
   parameters: ReadonlyMap<string, Parameter>,
@@ -48,6 +48,7 @@ export function adamWUpdate(
   state: AdamWState,
   settings: AdamWSettings,
 ): number {
+  checkSettings(settings);
   const norm = globalNorm(gradients);
   if (!Number.isFinite(norm)) {
     throw new EngineError(
@@ -73,4 +74,20 @@ export function adamWUpdate(
     }
   }
   return norm;
+}
+
+/** A setting that is not a number would turn every weight into NaN. */
+function checkSettings(settings: AdamWSettings): void {
+  for (const name of ['learningRate', 'epsilon', 'weightDecay', 'maxGradNorm'] as const) {
+    const value = settings[name];
+    if (!(value >= 0) || !Number.isFinite(value)) {
+      throw new ConfigError(`optimizer: ${name} must be finite and at least 0, got ${value}`);
+    }
+  }
+  for (const name of ['beta1', 'beta2'] as const) {
+    const value = settings[name];
+    if (!(value >= 0 && value < 1)) {
+      throw new ConfigError(`optimizer: ${name} must be at least 0 and below 1, got ${value}`);
+    }
+  }
 }

@@ -14,6 +14,7 @@ import {
   mul,
   neg,
   reduceSum,
+  sub,
   type Tensor,
   takeAlongLast,
 } from '../graph/builder.ts';
@@ -22,12 +23,17 @@ import { declareDecoder, declareInputs, decoderHidden, decoderLogprobs, withoutC
 import type { LoraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
 import { createRopeTable } from '../nn/rope-table.ts';
-import { cispoLoss, crossEntropyLoss, type LossInputs, ppoLoss } from './loss.ts';
+import { cispoLoss, crossEntropyLoss, entropySum, type LossInputs, ppoLoss, type TokenInputs } from './loss.ts';
 import { createMicrobatches, type Microbatch, type MicrobatchOptions, type TrainingSequence } from './microbatch.ts';
 import { type AdamWSettings, type AdamWState, adamWUpdate, createAdamWState } from './optimizer.ts';
 
 export type LossSpec =
-  | { readonly name: 'cispo' | 'ppo'; readonly clipLow: number; readonly clipHigh: number }
+  | {
+      readonly name: 'cispo' | 'ppo';
+      readonly clipLow: number;
+      readonly clipHigh: number;
+      readonly entropyBonus?: number;
+    }
   | { readonly name: 'crossEntropy' };
 
 /** `parameters` holds the base model; `trained` the adapter, or the very same map in full-parameter training. */
@@ -101,6 +107,7 @@ export class Trainer {
     scale: number,
   ): Promise<ForwardBackwardStats> {
     if (!Number.isFinite(scale)) throw new ConfigError(`forwardBackward: scale must be finite, got ${scale}`);
+    checkLoss(loss);
     const microbatches = createMicrobatches(sequences, this.#microbatchOptions());
     const trainingLogprobs = sequences.map((sequence) => new Array<number>(sequence.tokenIds.length).fill(0));
     const totals = { loss: 0, entropy: 0, actionTokens: 0, tokens: 0, paddingTokens: 0, packedRows: 0 };
@@ -109,7 +116,7 @@ export class Trainer {
     }
     const executable = await this.#executable(loss.name);
     for (const microbatch of microbatches) {
-      const results = await executable.run(this.#feeds(microbatch, loss, scale));
+      const results = await this.#runOrDrop(executable, this.#feeds(microbatch, loss, scale));
       this.#accumulate(results);
       scatterLogprobs(microbatch, results.logprobs!, trainingLogprobs);
       totals.loss += results.loss!.data[0] as number;
@@ -140,12 +147,15 @@ export class Trainer {
     return logprobs[0]!;
   }
 
-  /** One AdamW update with the accumulated gradients, which it clears; returns the global gradient norm before clipping. */
+  /**
+   * One AdamW update with the accumulated gradients; returns the global gradient norm before clipping. The gradients are gone
+   * afterwards, even if it throws: what is not finite must not spoil the next batch.
+   */
   update(settings: AdamWSettings): number {
-    if (!this.#gradients) throw new ConfigError('update: must follow at least one forwardBackward, got none');
-    const norm = adamWUpdate(this.#options.trained, this.#gradients, this.#optimizer, settings);
+    const gradients = this.#gradients;
+    if (!gradients) throw new ConfigError('update: must follow at least one forwardBackward, got none');
     this.#gradients = null;
-    return norm;
+    return adamWUpdate(this.#options.trained, gradients, this.#optimizer, settings);
   }
 
   #microbatchOptions(): MicrobatchOptions {
@@ -170,7 +180,18 @@ export class Trainer {
       advantages: advantages!,
       clipLow: hostTensor(Float32Array.of(loss.clipLow), []),
       clipHigh: hostTensor(Float32Array.of(loss.clipHigh), []),
+      entropyBonus: hostTensor(Float32Array.of(loss.entropyBonus ?? 0), []),
     };
+  }
+
+  /** A batch whose gradients are there in part must not be trained on. */
+  async #runOrDrop(executable: Executable, feeds: Record<string, HostTensor>): Promise<Record<string, HostTensor>> {
+    try {
+      return await executable.run(feeds);
+    } catch (error) {
+      this.#gradients = null;
+      throw error;
+    }
   }
 
   #accumulate(results: Readonly<Record<string, HostTensor>>): void {
@@ -196,6 +217,21 @@ export class Trainer {
       this.#executables.set(kind, executable);
     }
     return executable;
+  }
+}
+
+function checkLoss(loss: LossSpec): void {
+  switch (loss.name) {
+    case 'crossEntropy':
+      return;
+    case 'cispo':
+    case 'ppo':
+      if (Number.isFinite(loss.clipLow) && Number.isFinite(loss.clipHigh)) return;
+      throw new ConfigError(`loss: clip bounds must be finite, got ${loss.clipLow} and ${loss.clipHigh}`);
+    default:
+      throw new ConfigError(
+        `loss: name must be cispo, ppo or crossEntropy, got '${(loss satisfies never as LossSpec).name}'`,
+      );
   }
 }
 
@@ -225,12 +261,12 @@ export function trainingGraph(
   const logprobs = takeAlongLast(distribution, input('targets', ['M', 1], 'int64'));
   if (kind === 'logprobs') return makeGraph({ logprobs });
   const weights = column('weights');
-  const loss = buildLoss(kind, logprobs, weights, column);
-  const perToken = neg(reduceSum(mul(exp(distribution), distribution), [1], true));
+  const entropies = neg(reduceSum(mul(exp(distribution), distribution), [1], true)); // [M, 1]
+  const loss = buildLoss(kind, { trainingLogprobs: logprobs, weights, entropies }, column);
   const outputs: Record<string, Tensor> = {
     loss,
     logprobs,
-    entropy: reduceSum(mul(perToken, column('actions')), [0, 1]),
+    entropy: reduceSum(mul(entropies, column('actions')), [0, 1]),
   };
   const trained = trainedNames.map((name) => model.parameters.get(name)!);
   for (const [i, gradient] of gradients(loss, trained).entries())
@@ -240,19 +276,16 @@ export function trainingGraph(
 
 function buildLoss(
   name: LossSpec['name'],
-  trainingLogprobs: Tensor,
-  weights: Tensor,
+  tokens: TokenInputs & { readonly entropies: Tensor },
   column: (name: string) => Tensor,
 ): Tensor {
-  if (name === 'crossEntropy') {
-    return crossEntropyLoss({ trainingLogprobs, weights });
-  }
+  if (name === 'crossEntropy') return crossEntropyLoss(tokens);
   const inputs: LossInputs = {
-    trainingLogprobs,
-    weights,
+    ...tokens,
     samplingLogprobs: column('samplingLogprobs'),
     advantages: column('advantages'),
   };
   const clip = { clipLow: input('clipLow', []), clipHigh: input('clipHigh', []) };
-  return name === 'cispo' ? cispoLoss(inputs, clip) : ppoLoss(inputs, clip);
+  const policyLoss = name === 'cispo' ? cispoLoss(inputs, clip) : ppoLoss(inputs, clip);
+  return sub(policyLoss, mul(input('entropyBonus', []), entropySum(tokens)));
 }
