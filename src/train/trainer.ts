@@ -226,8 +226,10 @@ function checkLoss(loss: LossSpec): void {
       return;
     case 'cispo':
     case 'ppo':
-      if (Number.isFinite(loss.clipLow) && Number.isFinite(loss.clipHigh)) return;
-      throw new ConfigError(`loss: clip bounds must be finite, got ${loss.clipLow} and ${loss.clipHigh}`);
+      for (const [name, value] of Object.entries({ ...loss, name: 0 })) {
+        if (!Number.isFinite(value)) throw new ConfigError(`loss: ${name} must be finite, got ${value}`);
+      }
+      return;
     default:
       throw new ConfigError(
         `loss: name must be cispo, ppo or crossEntropy, got '${(loss satisfies never as LossSpec).name}'`,
