@@ -89,6 +89,17 @@ function rmsNormVjp(grad: Tensor, out: Tensor, [x, weight]: readonly Tensor[]): 
 }
 
 /**
+ * dx = p·(g − Σ g·p). In attention g = dO·Vᵀ, so that Σ g·p = Σ dO·(p·V): a sum over the head size instead of one over all keys.
+ * p·V is a node of the forward pass, and equal nodes are written once. Source: FlashAttention (arXiv 2205.14135) appendix B.
+ */
+function softmaxVjp(grad: Tensor, out: Tensor): readonly Tensor[] {
+  const { transA, transB, alpha } = grad.attributes;
+  const isAttention = grad.op === 'matmul' && transA === false && transB === true;
+  const weighted = isAttention ? mul(grad.inputs[0]!, matmul(out, grad.inputs[1]!, { alpha: alpha! })) : mul(grad, out);
+  return [mul(out, sub(grad, reduceSum(weighted, [-1], true)))];
+}
+
+/**
  * dx = g − exp(y)·Σg. For logprobs of chosen tokens g is zeros plus a few updates, so Σg is the sum of the updates, and
  * they are added to the other term: no pass over g.
  */
@@ -137,7 +148,7 @@ export const vjps: { readonly [K in Op]: Vjp | null } = {
   where: (grad, _out, [condition]) => [null, ...choose(condition!, grad)],
   reduceSum: (grad, out, [x]) => [spread(grad, out, x!)],
   reduceMean: (grad, out, [x]) => [spread(div(grad, countReduced(out, x!)), out, x!)],
-  softmax: (grad, out) => [mul(out, sub(grad, reduceSum(mul(grad, out), [-1], true)))],
+  softmax: softmaxVjp,
   logSoftmax: logSoftmaxVjp,
   rmsNorm: rmsNormVjp,
   matmul: matmulVjp,

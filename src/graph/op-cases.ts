@@ -244,7 +244,14 @@ export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
   ],
   reduceSum: reductionCases(g.reduceSum),
   reduceMean: reductionCases(g.reduceMean),
-  softmax: rowCases(g.softmax),
+  softmax: [
+    ...rowCases(g.softmax),
+    {
+      name: 'attention',
+      inputs: { scores: { sizes: [2, 3, 5] }, values: { sizes: [2, 5, 4] } },
+      build: ({ scores, values }) => g.matmul(g.softmax(scores!), values!, { alpha: 0.5 }),
+    },
+  ],
   logSoftmax: [
     ...rowCases(g.logSoftmax),
     {

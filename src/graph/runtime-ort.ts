@@ -1,6 +1,10 @@
 /**
  * The fast executor: ONNX Runtime's CPU provider through `onnxruntime-node`, an optional dependency. Layer 1.
  * `run` blocks the thread that calls it until the graph has run, though it returns a promise.
+ *
+ * Numbers below 1.2e-38 count as zero: the exponentials of masked scores are such numbers, on which x64 is 4 times as slow
+ * (softmax over 256 keys with a causal mask: 8.0 ms, without such numbers 1.9 ms). ONNX Runtime sets its own threads, and the thread
+ * that creates the first session of the process, JavaScript included; threads started from there inherit it.
  */
 
 import type { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
@@ -43,7 +47,7 @@ function sessionOptions({ threads, isSpinning = false }: OrtRuntimeOptions): Inf
     graphOptimizationLevel: 'disabled',
     logSeverityLevel: 3,
     // The binding joins the keys with dots: session.intra_op.allow_spinning.
-    extra: { session: { intra_op: { allow_spinning: isSpinning ? '1' : '0' } } },
+    extra: { session: { set_denormal_as_zero: '1', intra_op: { allow_spinning: isSpinning ? '1' : '0' } } },
   };
 }
 
