@@ -109,23 +109,26 @@ export class Scheduler {
 
   /**
    * Logprobs of given tokens under a served policy, through the very pass that sampling uses; the first token's entry is 0.
-   * Throws ConfigError on an unknown policy, DataError if the cache has no room.
+   * Null if the cache has no room at the moment: later it will have. Throws ConfigError on an unknown policy, DataError if the
+   * tokens could never fit into the cache.
    */
-  async score(tokenIds: readonly number[], inverseTemperature: number, policyStep: number): Promise<number[]> {
+  async score(tokenIds: readonly number[], inverseTemperature: number, policyStep: number): Promise<number[] | null> {
     const { feeds } = this.policy(policyStep);
+    const { capacityTokens } = this.#cache;
+    if (tokenIds.length > capacityTokens) {
+      throw new DataError(`score: must fit into the KV cache of ${capacityTokens} tokens, got ${tokenIds.length}`);
+    }
     // An identity that no policy has: nothing cached is reused, and nothing cached here is found by others.
     const allocation = this.#cache.allocate(-1, [], tokenIds.length);
-    if (!allocation)
-      throw new DataError(
-        `score: the KV cache must have room for ${tokenIds.length} tokens, got ${this.#cache.freeTokens}`,
-      );
-    const logitsAt = tokenIds.slice(1).map((_, t) => t);
-    const rows = await this.#runner.run(
-      [{ table: allocation.table, start: 0, tokenIds, logitsAt, inverseTemperature }],
-      feeds,
-    );
-    this.#cache.release(allocation.table);
-    return tokenIds.map((id, t) => (t === 0 ? 0 : rows[t - 1]![id]!));
+    if (!allocation) return null;
+    const { table } = allocation;
+    try {
+      const logitsAt = tokenIds.slice(1).map((_, t) => t);
+      const rows = await this.#runner.run([{ table, start: 0, tokenIds, logitsAt, inverseTemperature }], feeds);
+      return tokenIds.map((id, t) => (t === 0 ? 0 : rows[t - 1]![id]!));
+    } finally {
+      this.#cache.release(table);
+    }
   }
 
   #dropAborted(): void {

@@ -4,7 +4,7 @@
  * group, and the parent may still want to finish a step.
  */
 import { Worker } from 'node:worker_threads';
-import { ConfigError, DataError, EngineError } from '../../core/errors.ts';
+import { DataError, EngineError } from '../../core/errors.ts';
 import { type DecoderConfig, readHfConfig } from '../../formats/hf-config.ts';
 import { readModelTensors } from '../../formats/safetensors.ts';
 import { loadTokenizer, type Tokenizer } from '../../formats/tokenizer.ts';
@@ -13,7 +13,7 @@ import { createOrtRuntime } from '../../graph/runtime-ort.ts';
 import { KvCache } from '../../infer/kv-cache.ts';
 import { ModelRunner, type PolicyFeeds } from '../../infer/model-runner.ts';
 import { Scheduler } from '../../infer/scheduler.ts';
-import { Sequence } from '../../infer/sequence.ts';
+import { checkSampling, checkTemperature, Sequence } from '../../infer/sequence.ts';
 import { loraShapes, loraSpec } from '../../nn/lora.ts';
 import { countValues, type Parameter, parameterShapes } from '../../nn/parameters.ts';
 import type { EngineInfo, LogprobsRequest, SampleEvent, SampleRequest } from '../engine.ts';
@@ -75,7 +75,7 @@ class EngineProcess {
   readonly #parameterCounts: { readonly parameters: number; readonly trainableParameters: number };
   readonly #streaming = new Map<number, { readonly isStreaming: boolean; sent: number }>();
   /** Work between passes: scoring and publishing, which must not meet a pass in flight. */
-  readonly #betweenPasses: (() => Promise<void>)[] = [];
+  #betweenPasses: (() => Promise<void>)[] = [];
   #events: [number, SampleEvent | PlainError][] = [];
   #isLooping = false;
   #newestStep = 0;
@@ -149,11 +149,8 @@ class EngineProcess {
       if (promptIds.length === 0 || promptIds.length >= maxPositions) {
         throw new DataError(`prompt: must have 1 to ${maxPositions - 1} tokens, got ${promptIds.length}`);
       }
-      const wrong = promptIds.find((token) => !Number.isSafeInteger(token) || token < 0 || token >= vocabSize);
-      if (wrong !== undefined) throw new DataError(`prompt: token ids must be below ${vocabSize}, got ${wrong}`);
-      if (!Number.isSafeInteger(sampling.maxTokens) || sampling.maxTokens < 1) {
-        throw new ConfigError(`maxTokens: must be a whole number ≥ 1, got ${sampling.maxTokens}`);
-      }
+      checkTokenIds(promptIds, vocabSize, 'prompt');
+      checkSampling(sampling);
       const limits = { maxPositions, createDecoder: () => this.#tokenizer.createStreamDecoder() };
       const sequence = new Sequence(
         id,
@@ -183,6 +180,7 @@ class EngineProcess {
     await this.#between(async () => {
       this.#scheduler.publish(step, feeds, KEPT_POLICIES);
       this.#newestStep = step;
+      return true;
     });
     return null;
   }
@@ -193,7 +191,10 @@ class EngineProcess {
       throw new DataError(`logprobs: must have 2 to ${this.#config.maxPositions} tokens, got ${tokenIds.length}`);
     }
     if (source.kind === 'trainer') return this.#trainer.call({ name: 'logprobs', request });
-    return this.#between(() => this.#scheduler.score(tokenIds, 1 / temperature, source.policyStep));
+    checkTokenIds(tokenIds, this.#config.vocabSize, 'logprobs');
+    checkTemperature(temperature);
+    const inverseTemperature = temperature === 0 ? 1 : 1 / temperature;
+    return this.#between(() => this.#scheduler.score(tokenIds, inverseTemperature, source.policyStep));
   }
 
   #info(): EngineInfo {
@@ -214,9 +215,15 @@ class EngineProcess {
     };
   }
 
-  #between<T>(work: () => Promise<T>): Promise<T> {
+  /** Does `work` when no pass runs, again after each pass while it gives null: what it wants is in use. */
+  #between<T>(work: () => Promise<T | null>): Promise<T> {
     return new Promise((resolve, reject) => {
-      this.#betweenPasses.push(() => work().then(resolve, reject));
+      const attempt = (): Promise<void> =>
+        work().then((value) => {
+          if (value === null) this.#betweenPasses.push(attempt);
+          else resolve(value);
+        }, reject);
+      this.#betweenPasses.push(attempt);
       this.#loop();
     });
   }
@@ -229,7 +236,9 @@ class EngineProcess {
       let hasWork = true;
       while (hasWork) {
         await new Promise(setImmediate);
-        for (const work of this.#betweenPasses.splice(0)) await work();
+        const between = this.#betweenPasses;
+        this.#betweenPasses = [];
+        for (const work of between) await work();
         hasWork = await this.#scheduler.step((sequence) => this.#report(sequence));
         this.#flush();
         hasWork ||= this.#betweenPasses.length > 0;
@@ -262,6 +271,11 @@ class EngineProcess {
     send({ kind: 'events', events: this.#events });
     this.#events = [];
   }
+}
+
+function checkTokenIds(tokenIds: readonly number[], vocabSize: number, what: string): void {
+  const wrong = tokenIds.find((token) => !Number.isSafeInteger(token) || token < 0 || token >= vocabSize);
+  if (wrong !== undefined) throw new DataError(`${what}: token ids must be below ${vocabSize}, got ${wrong}`);
 }
 
 function toFeeds(parameters: ReadonlyMap<string, Parameter>): PolicyFeeds {
