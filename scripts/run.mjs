@@ -151,6 +151,7 @@ const targets = {
     await stage('lint', () =>
       run(process.execPath, [bin('@biomejs/biome', 'biome'), 'check', '--error-on-warnings', '.']),
     );
+    await stage('sizes', () => run(process.execPath, ['scripts/sizes.mjs']));
     await stage('tests', () => run(process.execPath, [bin('vitest', 'vitest'), 'run', ...args]));
     return 0;
   },
