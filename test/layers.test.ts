@@ -42,7 +42,15 @@ const ortFile = 'src/graph/runtime-ort.ts';
 const ortUsers = ['src/engines/embedded/process.ts', 'src/engines/embedded/trainer-thread.ts'];
 
 /** Cases and fixtures of the tests beside them. */
-const testSupport = ['src/graph/op-cases.ts', 'src/server/testing-model.ts'];
+const testSupport = [
+  'src/graph/op-cases.ts',
+  'src/server/testing-model.ts',
+  'src/engines/contract.ts',
+  'src/engines/contract-errors.ts',
+  'src/engines/contract-sampling.ts',
+  'src/engines/contract-subject.ts',
+  'src/engines/contract-training.ts',
+];
 
 const files = listFiles('src').filter((file) => !isTest(file));
 const sources = files.filter((file) => !testSupport.includes(file));

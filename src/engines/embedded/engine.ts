@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { AbortedError, type ArtError, EngineError } from '../../core/errors.ts';
+import { AbortedError, type ArtError, DataError, EngineError } from '../../core/errors.ts';
 import type { Engine, SampleEvent, SampleRequest } from '../engine.ts';
 import type { EmbeddedEngineOptions } from './options.ts';
 import {
@@ -71,6 +71,8 @@ class EngineClient {
   readonly #timeoutMs: number;
   #lastId = 0;
   #stderr = '';
+  /** When the sampling loop last showed that it makes progress. */
+  #progressAt = 0;
   /** Why no more requests are taken. */
   #death: EngineError | null = null;
 
@@ -85,10 +87,11 @@ class EngineClient {
       this.#stderr = (this.#stderr + text).slice(-KEPT_STDERR_CHARACTERS);
     });
     this.#child.on('message', (message: FromEngine) => this.#receive(message));
-    this.#child.on('error', (cause) =>
-      this.#die(new EngineError('engine: its process must start and stay reachable', { cause })),
-    );
     this.#exited = new Promise((resolve) => {
+      this.#child.on('error', (cause) => {
+        this.#die(new EngineError('engine: its process must start and stay reachable', { cause }));
+        if (this.#child.pid === undefined) resolve(); // It never ran, so there is no exit.
+      });
       this.#child.once('exit', (code, signal) => {
         const details = { isRetryable: true, exitCode: code, signal };
         const said = this.#stderr.trim() === '' ? '' : `; it said: ${this.#stderr.trim()}`;
@@ -111,7 +114,13 @@ class EngineClient {
         reject(new EngineError(`engine: '${name}' must answer within ${this.#timeoutMs} ms, got no answer`));
       }, this.#timeoutMs);
       this.#calls.set(id, { resolve, reject, timer });
-      this.#send({ kind: 'call', id, call: { name, request } as Call });
+      try {
+        this.#send({ kind: 'call', id, call: { name, request } as Call });
+      } catch (error) {
+        clearTimeout(timer);
+        this.#calls.delete(id);
+        throw error;
+      }
     }) as Promise<CallMap[K]['result']>;
   }
 
@@ -128,16 +137,22 @@ class EngineClient {
     const onAbort = (): void => push(new AbortedError('sample: was aborted by its caller', { cause: signal?.reason }));
     signal?.addEventListener('abort', onAbort, { once: true });
     let timer: NodeJS.Timeout | undefined;
-    this.#samples.set(id, { push });
-    this.#send({ kind: 'sample', id, request });
+    const startedAt = performance.now();
+    /** A sample may wait long for its turn and its end, but only while the engine makes progress with others or with it. */
+    const watch = (): void => {
+      const leftMs = Math.max(startedAt, this.#progressAt) + this.#timeoutMs - performance.now();
+      if (leftMs > 0) timer = setTimeout(watch, leftMs);
+      else push(new EngineError(`sample: the engine must make progress within ${this.#timeoutMs} ms, got none`));
+    };
     let isFinished = false;
+    this.#samples.set(id, { push });
     try {
+      this.#send({ kind: 'sample', id, request });
       while (!isFinished) {
         if (queue.length === 0) {
           await new Promise<void>((resolve) => {
             wake = resolve;
-            const message = `sample: the engine must send a token within ${this.#timeoutMs} ms, got none`;
-            timer = setTimeout(() => push(new EngineError(message)), this.#timeoutMs);
+            watch();
           });
           wake = null;
           clearTimeout(timer);
@@ -160,15 +175,22 @@ class EngineClient {
     await this.#exited;
   }
 
+  /** Throws DataError if the message cannot be cloned. */
   #send(message: ToEngine): void {
-    this.#child.send(message, (cause) => {
-      if (cause)
-        this.#die(new EngineError('engine: its process must be reachable', { cause, details: { isRetryable: true } }));
-    });
+    const onSent = (cause: Error | null): void => {
+      if (!cause) return;
+      this.#die(new EngineError('engine: its process must be reachable', { cause, details: { isRetryable: true } }));
+    };
+    try {
+      this.#child.send(message, onSent);
+    } catch (cause) {
+      throw new DataError(`engine: a request must be plain data, got ${String(cause)}`, { cause });
+    }
   }
 
   #receive(message: FromEngine): void {
     if (message.kind === 'events') {
+      this.#progressAt = performance.now();
       for (const [id, event] of message.events) {
         this.#samples.get(id)?.push(event.type === 'error' ? fromPlainError(event as PlainError) : event);
       }

@@ -23,6 +23,6 @@ export interface EmbeddedEngineOptions {
   readonly maxRunningSequences?: number;
   /** Tokens of one training microbatch, padding included; default 2,048. */
   readonly microbatchTokens?: number;
-  /** Time limit of one engine call (not of sampling), milliseconds; default 600,000. */
+  /** Time limit of one engine call, and of a pause in sampling (not of a whole sample), milliseconds; default 600,000. */
   readonly callTimeoutMs?: number;
 }

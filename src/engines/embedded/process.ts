@@ -33,6 +33,7 @@ import type { TrainerAnswer, TrainerCall, TrainerCounters } from './trainer-thre
 const DEFAULT_CACHE_TOKENS = 65_536;
 const DEFAULT_MAX_RUNNING = 256;
 const MAX_PREFILL_TOKENS = 2048;
+const PROGRESS_INTERVAL_MS = 500;
 /** Policies that stay servable although nothing uses them at the moment. */
 const KEPT_POLICIES = 2;
 
@@ -77,6 +78,7 @@ class EngineProcess {
   /** Work between passes: scoring and publishing, which must not meet a pass in flight. */
   #betweenPasses: (() => Promise<void>)[] = [];
   #events: [number, SampleEvent | PlainError][] = [];
+  #sentAt = 0;
   #isLooping = false;
   #newestStep = 0;
 
@@ -266,8 +268,10 @@ class EngineProcess {
     this.#events.push([sequence.id, { type: 'finish', reason, policyStep: policy.step, cachedTokens }]);
   }
 
+  /** Sends events; now and then an empty message, so that the parent sees progress while long sequences are not streamed. */
   #flush(): void {
-    if (this.#events.length === 0) return;
+    if (this.#events.length === 0 && performance.now() - this.#sentAt < PROGRESS_INTERVAL_MS) return;
+    this.#sentAt = performance.now();
     send({ kind: 'events', events: this.#events });
     this.#events = [];
   }

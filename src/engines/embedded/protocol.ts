@@ -51,6 +51,7 @@ export type Outcome =
 
 export type FromEngine =
   | { readonly kind: 'answer'; readonly id: number; readonly outcome: Outcome }
+  /** A pass was made; `events` may be empty. */
   | { readonly kind: 'events'; readonly events: readonly (readonly [id: number, event: SampleEvent | PlainError])[] };
 
 export interface PlainError {

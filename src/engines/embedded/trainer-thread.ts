@@ -93,16 +93,27 @@ async function save({ options, lora, trainer }: TrainerState, directory: string)
   return null;
 }
 
-async function load({ lora, trainer }: TrainerState, directory: string): Promise<null> {
+async function load(state: TrainerState, directory: string): Promise<null> {
+  const { trainer } = state;
+  const { weights, optimizer } = await readCheckpoint(state, directory).catch((cause: unknown) => {
+    if (cause instanceof CheckpointError) throw cause;
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new CheckpointError(`${directory}: must hold a checkpoint of this model, got ${reason}`, { cause });
+  });
+  for (const [name, { data }] of trainer.trained) data.set(weights.get(name)!.data);
+  trainer.restoreOptimizer(optimizer);
+  return null;
+}
+
+/** Everything is read and checked before anything is taken over. */
+async function readCheckpoint({ lora, trainer }: TrainerState, directory: string) {
   const weights = lora
     ? await readAdapter(lora, directory)
     : await readSafetensors(join(directory, 'model.safetensors'));
   const shapes = new Map([...trainer.trained].map(([name, { shape }]) => [name, shape]));
   checkParameters(weights, shapes, directory);
   const optimizer = await readOptimizer(trainer.trained, join(directory, 'optimizer.safetensors'));
-  for (const [name, { data }] of trainer.trained) data.set(weights.get(name)!.data);
-  trainer.restoreOptimizer(optimizer);
-  return null;
+  return { weights, optimizer };
 }
 
 async function readAdapter(lora: LoraSpec, directory: string): Promise<ReadonlyMap<string, FloatTensor>> {
