@@ -178,6 +178,8 @@ class Demo {
         {
           learningRate: reinforcement.learningRate * (1 - (1 - reinforcement.finalLearningRate) * progress),
           gradientSteps: reinforcement.gradientSteps,
+          turnDiscount: reinforcement.turnDiscount,
+          entropyBonus: reinforcement.entropyBonus,
           seed: deriveSeed(seed, 'train', step),
         },
         { onProgress: ({ stage, done, total }) => bar.update(done, total, stage) },
@@ -221,17 +223,14 @@ class Demo {
   #gather(model: TrainableModel, step: number): Promise<TrajectoryGroup[]> {
     const { seed, steps } = this.#options;
     const groups = Array.from({ length: reinforcement.groupsPerStep }, (_, group) => {
-      const scenario: Scenario = {
-        side: group % 2 === 0 ? 'X' : 'O',
-        seed: deriveSeed(seed, 'scenario', step, group),
-        opponent: 'random',
-      };
+      const side = group % 2 === 0 ? 'X' : 'O';
       const games = Array.from({ length: reinforcement.rolloutsPerGroup }, (_, game) => {
         const rolloutSeed = deriveSeed(seed, 'rollout', step, group, game);
+        const scenario: Scenario = { side, seed: rolloutSeed, opponent: 'random' };
         return ({ signal }: { readonly signal: AbortSignal }) =>
           rollout(model, scenario, { temperature: 1, seed: rolloutSeed, signal });
       });
-      return trajectoryGroup(games, { metadata: { scenario: scenario.seed, side: scenario.side } });
+      return trajectoryGroup(games, { metadata: { side } });
     });
     const { maxConcurrency } = reinforcement;
     return gatherTrajectoryGroups(groups, {

@@ -11,24 +11,28 @@ export const starter = {
 } as const;
 
 export const warmUp = {
-  games: 4096,
-  trainedTokens: 'all',
-  batchSize: 64,
-  learningRate: 2e-3,
-  warmupSteps: 8,
-  weightDecay: 0.01,
+  games: 3200,
+  /** Boards are learned a little as well: it is how the model learns to read them. */
+  promptWeight: 0.2,
+  batchSize: 8,
+  learningRate: 3e-3,
+  warmupSteps: 20,
+  weightDecay: 0,
 } as const;
 
 export const lora = { rank: 16, alpha: 32 } as const;
 
 export const reinforcement = {
-  steps: 20,
-  groupsPerStep: 32,
-  rolloutsPerGroup: 16,
-  learningRate: 2e-3,
+  steps: 16,
+  groupsPerStep: 16,
+  rolloutsPerGroup: 32,
+  learningRate: 1.5e-3,
   /** Share of the learning rate that is left at the last step. */
-  finalLearningRate: 0.2,
+  finalLearningRate: 0.1,
   gradientSteps: 4,
+  /** The last move of a game decides more than the first. */
+  turnDiscount: 0.6,
+  entropyBonus: 0.01,
   maxConcurrency: 128,
 } as const;
 

@@ -45,10 +45,24 @@ export function outcome(board: Board): Outcome | null {
   return board.includes('.') ? null : 'draw';
 }
 
-/** Three rows with free cells as their numbers: `X23\n4O6\n789`. */
+/** Free cells with which a side completes three in a row. */
+export function winningCells(board: Board, side: Side): number[] {
+  return freeCells(board).filter((cell) =>
+    LINES.some(
+      (line) => line.includes((cell - 1) as never) && line.every((at) => at === cell - 1 || board[at] === side),
+    ),
+  );
+}
+
+/**
+ * What the agent sees: three rows with free cells as their numbers, then where X and where O completes three in a row, `-` if nowhere:
+ * `X23\nXO6\nO89\nX7\nO3` means that X wins at 7 … and O at 3. A small model has to learn what to do with that, not how to find it.
+ */
 export function renderBoard(board: Board): string {
   const cells = [...board].map((mark, index) => (mark === '.' ? String(index + 1) : mark));
-  return [cells.slice(0, 3), cells.slice(3, 6), cells.slice(6)].map((row) => row.join('')).join('\n');
+  const rows = [cells.slice(0, 3), cells.slice(3, 6), cells.slice(6)].map((row) => row.join(''));
+  const threats = (['X', 'O'] as const).map((side) => side + (winningCells(board, side).join('') || '-'));
+  return [...rows, ...threats].join('\n');
 }
 
 const values = new Map<Board, number>();

@@ -19,6 +19,13 @@ export interface TrainConfig {
   readonly clipHigh: number | null;
   /** true: advantage = (r − mean) / (std + 1e-4) inside the group; false: centre only. */
   readonly normalizeAdvantages: boolean;
+  /**
+   * Credit by distance to the end: turn k of n gets its trajectory's advantage times turnDiscount^(n − 1 − k). 1 = every turn alike,
+   * as in plain GRPO; below 1 suits tasks in which the last turns decide.
+   */
+  readonly turnDiscount: number;
+  /** Weight of the policy's mean entropy over action tokens, which is added to the objective; keeps it from settling too early. */
+  readonly entropyBonus: number;
   /** Optimizer updates of one pass over the batch: it is cut into this many parts, whole trajectories each. */
   readonly gradientSteps: number;
   /** Passes over the batch. */
@@ -36,6 +43,8 @@ export const defaultTrainConfig: TrainConfig = {
   clipLow: null,
   clipHigh: null,
   normalizeAdvantages: true,
+  turnDiscount: 1,
+  entropyBonus: 0,
   gradientSteps: 1,
   epochs: 1,
   maxGradNorm: 1,

@@ -64,12 +64,21 @@ export interface Datum {
   readonly advantages: readonly number[];
   /** Sampling temperature of token t (greedy counts as 1); 1 where actionMask is 0. */
   readonly temperatures: readonly number[];
+  /** Weight of token t in the loss; default 1. */
+  readonly tokenWeights?: readonly number[];
 }
 
-/** Clip bounds as in `TrainConfig`. */
+/** Clip bounds and entropy bonus as in `TrainConfig`. */
+interface PolicyLoss {
+  readonly clipLow: number;
+  readonly clipHigh: number;
+  /** Default 0. */
+  readonly entropyBonus?: number;
+}
+
 export type LossConfig =
-  | { readonly name: 'cispo'; readonly clipLow: number; readonly clipHigh: number }
-  | { readonly name: 'ppo'; readonly clipLow: number; readonly clipHigh: number }
+  | ({ readonly name: 'cispo' } & PolicyLoss)
+  | ({ readonly name: 'ppo' } & PolicyLoss)
   | { readonly name: 'crossEntropy' };
 
 export interface ForwardBackwardRequest {

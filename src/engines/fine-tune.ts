@@ -22,8 +22,11 @@ export interface FineTuneOptions {
   readonly outputDirectory: string;
   /** Each must hold at least one assistant message; one epoch over all of them. */
   readonly conversations: readonly (readonly ChatMessage[])[];
-  /** Tokens that the loss sees: the assistant's, each with its end of turn, or all. */
-  readonly trainedTokens: 'assistant' | 'all';
+  /**
+   * Weight in the loss of tokens that are not the assistant's; the assistant's, each with its end of turn, have weight 1. 0 = only the
+   * assistant's are learned.
+   */
+  readonly promptWeight: number;
   /** Conversations of one optimizer update. */
   readonly batchSize: number;
   /** Peak of a linear schedule with warm-up, down to 0. */
@@ -39,7 +42,7 @@ export interface FineTuneOptions {
 export interface FineTuneProgress {
   readonly step: number;
   readonly steps: number;
-  /** Mean cross-entropy of the batch, nats. */
+  /** Weighted mean cross-entropy of the batch, nats. */
   readonly loss: number;
   /** So far. */
   readonly tokens: number;
@@ -66,10 +69,13 @@ export async function fineTuneModel(options: FineTuneOptions): Promise<FineTuneR
   if (!Number.isSafeInteger(options.batchSize) || options.batchSize < 1) {
     throw new ConfigError(`fineTuneModel: batchSize must be a whole number ≥ 1, got ${options.batchSize}`);
   }
+  if (!(options.promptWeight >= 0) || !Number.isFinite(options.promptWeight)) {
+    throw new ConfigError(`fineTuneModel: promptWeight must be 0 or more, got ${options.promptWeight}`);
+  }
   const tokenizer = await loadTokenizer(options.modelDirectory);
   const template = createChatTemplate(tokenizer.config);
   const data = options.conversations.map((messages, index) =>
-    encodeConversation(messages, index, tokenizer, template, options.trainedTokens),
+    encodeConversation(messages, index, tokenizer, template, options.promptWeight),
   );
   const engine = await createEmbeddedEngine({
     modelDirectory: options.modelDirectory,
@@ -106,14 +112,14 @@ async function runEpoch(
       });
     }
     const batch = order.slice(step * options.batchSize, (step + 1) * options.batchSize);
-    const actions = batch.reduce(
-      (sum, { actionMask }) => sum + actionMask.reduce((count, action) => count + action, 0),
+    const weight = batch.reduce(
+      (sum, { tokenWeights = [] }) => sum + tokenWeights.reduce((total, one) => total + one, 0),
       0,
     );
     const { loss, tokens } = await engine.doForwardBackward({
       data: batch,
       loss: { name: 'crossEntropy' },
-      scale: 1 / actions,
+      scale: 1 / weight,
     });
     const schedule = { peak: options.learningRate, totalSteps: steps, warmupSteps: options.warmupSteps };
     const learningRate = linearSchedule(step, schedule);
@@ -132,14 +138,14 @@ export function encodeConversation(
   index: number,
   tokenizer: Tokenizer,
   template: ChatTemplate,
-  trainedTokens: 'assistant' | 'all',
+  promptWeight: number,
 ): Datum {
   const tokenIds: number[] = [];
-  const actionMask: number[] = [];
-  const append = (ids: readonly number[], mask: number): void => {
+  const tokenWeights: number[] = [];
+  const append = (ids: readonly number[], weight: number): void => {
     for (const id of ids) {
       tokenIds.push(id);
-      actionMask.push(mask);
+      tokenWeights.push(weight);
     }
   };
   const { eosId } = tokenizer;
@@ -157,14 +163,22 @@ export function encodeConversation(
         `conversation ${index}: the template must only append to what stands before, and replies must be text, got message ${position}`,
       );
     }
-    append(tokenizer.encode(prompt), trainedTokens === 'all' ? 1 : 0);
+    append(tokenizer.encode(prompt), promptWeight);
     append([...tokenizer.encode(message.content), eosId], 1);
     previousEnd = position + 1;
   }
   if (previousEnd === 0) throw new DataError(`conversation ${index}: must hold an assistant message, got none`);
-  actionMask[0] = 0; // nothing predicts the first token
+  tokenWeights[0] = 0; // nothing predicts the first token
+  const actionMask = tokenWeights.map((weight) => Number(weight > 0));
   const zeros = tokenIds.map(() => 0);
-  return { tokenIds, actionMask, samplingLogprobs: zeros, advantages: zeros, temperatures: tokenIds.map(() => 1) };
+  return {
+    tokenIds,
+    actionMask,
+    samplingLogprobs: zeros,
+    advantages: zeros,
+    temperatures: tokenIds.map(() => 1),
+    tokenWeights,
+  };
 }
 
 async function copyIfPresent(from: string, to: string, file: string): Promise<void> {

@@ -115,6 +115,7 @@ export function lossConfigOf(config: TrainConfig): LossConfig {
     name: config.loss,
     clipLow: config.clipLow ?? defaults.clipLow,
     clipHigh: config.clipHigh ?? defaults.clipHigh,
+    entropyBonus: config.entropyBonus,
   };
 }
 

@@ -159,3 +159,18 @@ test('refusals name group, trajectory and the mend', () => {
   );
   expect(build(trajectory(1, ['b']))).toThrow(/sampling logprobs must be finite, got NaN/);
 });
+
+test('turnDiscount: earlier turns get less of the advantage, the last one all of it', () => {
+  const store = lookup(
+    completion('a', { promptIds: [1], tokenIds: [2] }),
+    completion('b', { promptIds: [1, 2, 3], tokenIds: [4, 5] }),
+    completion('c', { promptIds: [1, 2, 3, 4, 5, 6], tokenIds: [7] }),
+    completion('d', { promptIds: [1], tokenIds: [8] }),
+  );
+  const groups = [group(trajectory(2, ['a', 'b', 'c']), trajectory(0, ['d']))];
+  const batch = buildTrainingBatch(groups, store, { ...options, turnDiscount: 0.5 });
+  expect(batch.trajectories.map(([sequence]) => sequence?.datum.advantages)).toEqual([
+    [0, 0.25, 0, 0.5, 0.5, 0, 1],
+    [0, -1],
+  ]);
+});

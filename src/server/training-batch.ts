@@ -41,6 +41,8 @@ export interface TrainingBatch {
 
 export interface BatchOptions {
   readonly isNormalized: boolean;
+  /** As in `TrainConfig`; default 1. */
+  readonly turnDiscount?: number;
   /** The engine's context: longer sequences are dropped. */
   readonly maxTokens: number;
 }
@@ -54,6 +56,7 @@ export function buildTrainingBatch(
   completions: Pick<CompletionStore, 'get'>,
   options: BatchOptions,
 ): TrainingBatch {
+  const { turnDiscount = 1 } = options;
   const records = resolveCompletions(groups, completions);
   const counts = { trainableGroups: 0, zeroVarianceGroups: 0, rerenderedSequences: 0, repeatedCompletions: 0 };
   const dropped = { droppedSequences: 0, droppedTrajectories: 0 };
@@ -68,9 +71,13 @@ export function buildTrainingBatch(
     const keptBefore = kept.length;
     for (const [index, advantage] of groupAdvantages(rewards, options.isNormalized).entries()) {
       const turns = records[groupIndex]![index]!;
-      const newTurns = turns.filter((record) => !trained.has(record) && trained.add(record));
+      const newTurns = turns.flatMap((record, k) => {
+        if (trained.has(record)) return [];
+        trained.add(record);
+        return [{ record, advantage: advantage * turnDiscount ** (turns.length - 1 - k) }];
+      });
       counts.repeatedCompletions += turns.length - newTurns.length;
-      const sequences = buildSequences(newTurns, advantage);
+      const sequences = buildSequences(newTurns);
       counts.rerenderedSequences += Math.max(0, sequences.length - 1);
       const fitting = sequences.filter((sequence) => sequence.datum.tokenIds.length <= options.maxTokens);
       dropped.droppedSequences += sequences.length - fitting.length;
@@ -154,16 +161,21 @@ function checkRecord(record: CompletionRecord, where: string): void {
   if (bad !== undefined) throw new DataError(`${where}: sampling logprobs must be finite, got ${bad}`);
 }
 
+interface CreditedTurn {
+  readonly record: CompletionRecord;
+  readonly advantage: number;
+}
+
 /** Cuts the turns of one trajectory into sequences; those without a sampled token are left out. */
-function buildSequences(turns: readonly CompletionRecord[], advantage: number): TrainingSequence[] {
+function buildSequences(turns: readonly CreditedTurn[]): TrainingSequence[] {
   const writers: SequenceWriter[] = [];
-  for (const turn of turns) {
+  for (const { record, advantage } of turns) {
     let writer = writers.at(-1);
-    if (writer === undefined || !isPrefix(writer.tokenIds, turn.promptIds)) {
+    if (writer === undefined || !isPrefix(writer.tokenIds, record.promptIds)) {
       writer = createSequenceWriter();
       writers.push(writer);
     }
-    writer.append(turn, advantage);
+    writer.append(record, advantage);
   }
   return writers.map((writer) => writer.finish()).filter((sequence) => sequence.actionTokens > 0);
 }

@@ -167,6 +167,7 @@ export class TrainingRun {
     const config = trainConfigOf(request.options);
     const batch = buildTrainingBatch(request.groups, this.model.completions, {
       isNormalized: config.normalizeAdvantages,
+      turnDiscount: config.turnDiscount,
       maxTokens: this.#options.maxPositions,
     });
     // The placeholder keeps users' metrics off the name; the step replaces it.
@@ -333,6 +334,8 @@ export function trainConfigOf(options: WireTrainOptions): TrainConfig {
     clipLow: options.clip_low === undefined ? base.clipLow : options.clip_low,
     clipHigh: options.clip_high === undefined ? base.clipHigh : options.clip_high,
     normalizeAdvantages: options.normalize_advantages ?? base.normalizeAdvantages,
+    turnDiscount: options.turn_discount ?? base.turnDiscount,
+    entropyBonus: options.entropy_bonus ?? base.entropyBonus,
     gradientSteps: options.gradient_steps ?? base.gradientSteps,
     epochs: options.epochs ?? base.epochs,
     maxGradNorm: options.max_grad_norm ?? base.maxGradNorm,

@@ -16,6 +16,7 @@ export interface TrainingSequence {
   readonly samplingLogprobs: readonly number[];
   readonly advantages: readonly number[];
   readonly temperatures: readonly number[];
+  readonly tokenWeights?: readonly number[];
 }
 
 /** Token `position` of sequence `index`. */
@@ -67,7 +68,14 @@ function checkSequence(sequence: TrainingSequence, index: number, options: Micro
   if (length > options.maxPositions) {
     throw new DataError(`datum ${index}: must have at most ${options.maxPositions} tokens, got ${length}`);
   }
-  for (const [name, values] of Object.entries({ actionMask, samplingLogprobs, advantages, temperatures })) {
+  const tokenWeights = sequence.tokenWeights ?? actionMask;
+  for (const [name, values] of Object.entries({
+    actionMask,
+    samplingLogprobs,
+    advantages,
+    temperatures,
+    tokenWeights,
+  })) {
     if (values.length !== length) {
       throw new DataError(`datum ${index}: ${name} must have one entry per token (${length}), got ${values.length}`);
     }
@@ -88,6 +96,9 @@ function checkSequence(sequence: TrainingSequence, index: number, options: Micro
         `datum ${index}: sampling logprob and advantage must be finite and temperature positive, got ` +
           `${samplingLogprobs[t]}, ${advantages[t]} and ${temperatures[t]} at ${t}`,
       );
+    }
+    if (!Number.isFinite(tokenWeights[t])) {
+      throw new DataError(`datum ${index}: tokenWeights must be finite, got ${tokenWeights[t]} at ${t}`);
     }
   }
 }
@@ -149,6 +160,7 @@ function lossFeeds(
   const actions = new Float32Array(count);
   const samplingLogprobs = new Float32Array(count);
   const advantages = new Float32Array(count);
+  const tokenWeights = new Float32Array(count);
   for (const [i, { index, position }] of places.entries()) {
     const sequence = sequences[index]!;
     rows[i] = BigInt(logitRows[i]!);
@@ -157,6 +169,7 @@ function lossFeeds(
     actions[i] = 1;
     samplingLogprobs[i] = sequence.samplingLogprobs[position]!;
     advantages[i] = sequence.advantages[position]!;
+    tokenWeights[i] = sequence.tokenWeights?.[position] ?? 1;
   }
   const column = (data: Float32Array | BigInt64Array): HostTensor => ({
     dtype: data instanceof Float32Array ? 'float32' : 'int64',
@@ -170,6 +183,7 @@ function lossFeeds(
     actions: column(actions),
     samplingLogprobs: column(samplingLogprobs),
     advantages: column(advantages),
+    tokenWeights: column(tokenWeights),
   };
 }
 

@@ -140,7 +140,7 @@ export class Trainer {
     };
     const [microbatch] = createMicrobatches([sequence], this.#microbatchOptions());
     const executable = await this.#executable('logprobs');
-    const { actions, samplingLogprobs, advantages, ...feeds } = microbatch!.feeds;
+    const { actions, samplingLogprobs, advantages, tokenWeights, ...feeds } = microbatch!.feeds;
     const results = await executable.run({ ...this.#fixedFeeds, ...feeds });
     const logprobs = [new Array<number>(tokenIds.length).fill(0)];
     scatterLogprobs(microbatch!, results.logprobs!, logprobs);
@@ -170,8 +170,12 @@ export class Trainer {
   }
 
   #feeds(microbatch: Microbatch, loss: LossSpec, scale: number): Record<string, HostTensor> {
-    const { samplingLogprobs, advantages, actions, ...shared } = microbatch.feeds;
-    const weights = { ...actions!, data: (actions!.data as Float32Array).map((action) => action * scale) };
+    const { samplingLogprobs, advantages, tokenWeights, actions, ...shared } = microbatch.feeds;
+    const tokenWeight = tokenWeights!.data as Float32Array;
+    const weights = {
+      ...actions!,
+      data: (actions!.data as Float32Array).map((action, i) => action * tokenWeight[i]! * scale),
+    };
     const feeds = { ...this.#fixedFeeds, ...shared, actions: actions!, weights };
     if (loss.name === 'crossEntropy') return feeds;
     return {

@@ -89,6 +89,8 @@ export const trainOptions = z.strictObject({
   clip_low: z.number().min(0).nullable().optional(),
   clip_high: z.number().min(0).nullable().optional(),
   normalize_advantages: z.boolean().optional(),
+  turn_discount: z.number().positive().max(1).optional(),
+  entropy_bonus: z.number().min(0).optional(),
   gradient_steps: z.int().min(1).max(1024).optional(),
   epochs: z.int().min(1).max(100).optional(),
   max_grad_norm: z.number().min(0).optional(),
