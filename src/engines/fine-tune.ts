@@ -3,7 +3,7 @@
  * It makes a base model out of a model that knows nothing yet; policies are trained as adapters through `LocalBackend`.
  * Tokens stand as sampling will see them: prompts are rendered and encoded up to the assistant's turn, replies apart.
  */
-import { copyFile, rm } from 'node:fs/promises';
+import { copyFile, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { AbortedError, ConfigError, DataError } from '../core/errors.ts';
 import { createRng, shuffle } from '../core/rng.ts';
@@ -72,6 +72,10 @@ export async function fineTuneModel(options: FineTuneOptions): Promise<FineTuneR
   if (!(options.promptWeight >= 0) || !Number.isFinite(options.promptWeight)) {
     throw new ConfigError(`fineTuneModel: promptWeight must be 0 or more, got ${options.promptWeight}`);
   }
+  // Known only at the end otherwise, when all the work has been done.
+  if (await isPresent(options.outputDirectory)) {
+    throw new DataError(`fineTuneModel: outputDirectory must not exist yet, got ${options.outputDirectory}`);
+  }
   const tokenizer = await loadTokenizer(options.modelDirectory);
   const template = createChatTemplate(tokenizer.config);
   const data = options.conversations.map((messages, index) =>
@@ -83,7 +87,14 @@ export async function fineTuneModel(options: FineTuneOptions): Promise<FineTuneR
     seed: options.seed,
   });
   try {
+    const { maxPositions } = await engine.doInfo();
+    const long = data.findIndex(({ tokenIds }) => tokenIds.length > maxPositions);
+    if (long >= 0) {
+      const got = data[long]!.tokenIds.length;
+      throw new DataError(`conversation ${long}: must have at most ${maxPositions} tokens, got ${got}`);
+    }
     const trained = await runEpoch(engine, data, options);
+    throwIfAborted(options.signal, 'before the model was written');
     const { parameters, peakRssBytes } = await engine.doInfo();
     await writeFolderAtomic(options.outputDirectory, async (folder) => {
       await engine.doSave({ directory: folder });
@@ -106,11 +117,7 @@ async function runEpoch(
   const steps = Math.ceil(order.length / options.batchSize);
   const result = { tokens: 0, seconds: 0, finalLoss: 0 };
   for (let step = 0; step < steps; step++) {
-    if (options.signal?.aborted) {
-      throw new AbortedError(`fineTuneModel: stopped before update ${step + 1} of ${steps}`, {
-        cause: options.signal.reason,
-      });
-    }
+    throwIfAborted(options.signal, `before update ${step + 1} of ${steps}`);
     const batch = order.slice(step * options.batchSize, (step + 1) * options.batchSize);
     const weight = batch.reduce(
       (sum, { tokenWeights = [] }) => sum + tokenWeights.reduce((total, one) => total + one, 0),
@@ -179,6 +186,20 @@ export function encodeConversation(
     temperatures: tokenIds.map(() => 1),
     tokenWeights,
   };
+}
+
+function throwIfAborted(signal: AbortSignal | undefined, when: string): void {
+  if (signal?.aborted) throw new AbortedError(`fineTuneModel: stopped ${when}`, { cause: signal.reason });
+}
+
+async function isPresent(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    (error: unknown) => {
+      if (isMissing(error)) return false;
+      throw error;
+    },
+  );
 }
 
 async function copyIfPresent(from: string, to: string, file: string): Promise<void> {

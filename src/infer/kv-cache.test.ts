@@ -55,6 +55,8 @@ describe('reuse', () => {
     const [a, b] = [cache.allocate(1, ids(17), 17)!.table, cache.allocate(1, ids(17), 17)!.table];
     for (const table of [a, b]) cache.commit(table, ids(17), 17);
     expect(a.blocks.filter((block) => b.blocks.includes(block))).toEqual([]);
+    // The second block of the second one stands after the first block, not at the beginning.
+    expect(cache.allocate(1, [...ids(8, 8), 70], 9)!.cachedTokens).toBe(0);
     const third = cache.allocate(1, [...ids(16), 70], 17)!;
     expect(third.cachedTokens).toBe(16);
     expect(third.table.blocks.slice(0, 2)).toEqual(a.blocks.slice(0, 2));
@@ -135,8 +137,13 @@ const steps = fc.array(
   fc.record({
     kind: fc.constantFrom('join', 'join', 'compute', 'compute', 'release'),
     policy: fc.integer({ min: 1, max: 2 }),
-    // Few different tokens, so that prefixes are often equal.
-    tokens: fc.array(fc.integer({ min: 0, max: 1 }), { minLength: 1, maxLength: 40 }),
+    // Few different blocks, so that they are often equal, at the same place and at others.
+    tokens: fc
+      .tuple(
+        fc.array(fc.integer({ min: 0, max: 1 }), { maxLength: 4 }),
+        fc.array(fc.integer({ min: 0, max: 1 }), { minLength: 1, maxLength: 8 }),
+      )
+      .map(([blocks, tail]) => [...blocks.flatMap((token) => new Array<number>(BLOCK_TOKENS).fill(token)), ...tail]),
     more: fc.integer({ min: 0, max: 12 }),
     pick: fc.nat(),
   }),

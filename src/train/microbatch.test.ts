@@ -47,7 +47,13 @@ test('two sequences in one row: positions, logit rows, targets and the columns o
   expect(numbers(feeds.actions)).toEqual([1, 1, 1]);
   expect(numbers(feeds.samplingLogprobs)).toEqual([-1, -2, -3]);
   expect(numbers(feeds.advantages)).toEqual([0.5, 0.25, -1]);
+  expect(numbers(feeds.tokenWeights)).toEqual([1, 1, 1]);
   expect(feeds.targets!.shape).toEqual([3, 1]);
+});
+
+test('token weights are those of the actions, 1 where a sequence has none', () => {
+  const { feeds } = createMicrobatches([{ ...b, tokenWeights: [9, 0.25, 9] }, a], options)[0]!;
+  expect(numbers(feeds.tokenWeights)).toEqual([1, 1, 0.25]);
 });
 
 test('the mask opens exactly the keys of the own sequence up to the query, once per query head', () => {
@@ -108,6 +114,8 @@ test.each([
   [{ advantages: [1] }, 'datum 1: advantages must have one entry per token (3), got 1'],
   [{ actionMask: [0, 1, 0, 0] }, 'datum 1: actionMask must have one entry per token (3), got 4'],
   [{ samplingLogprobs: [] }, 'datum 1: samplingLogprobs must have one entry per token (3), got 0'],
+  [{ tokenWeights: [1, 1] }, 'datum 1: tokenWeights must have one entry per token (3), got 2'],
+  [{ tokenWeights: [1, Number.NaN, 1] }, 'datum 1: tokenWeights must be finite, got NaN at 1'],
   [{ temperatures: [1, 1] }, 'datum 1: temperatures must have one entry per token (3), got 2'],
   [{ tokenIds: [21, 64, 23] }, 'datum 1: token ids must be below 64, got 64 at 1'],
   [{ tokenIds: [21, 22, -1] }, 'datum 1: token ids must be below 64, got -1 at 2'],

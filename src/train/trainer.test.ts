@@ -187,6 +187,18 @@ test('scale multiplies loss and gradients', async () => {
   );
 });
 
+test('a token weight multiplies what the token adds to loss and gradients', async () => {
+  const weighted = (weight: number): TrainingSequence[] =>
+    sequences.map((one) => ({ ...one, tokenWeights: one.tokenIds.map(() => weight) }));
+  const doubled = flat(await gradientsOf(trainer, weighted(2), ppo));
+  expectSameBits(doubled, flat(await gradientsOf(trainer, sequences, ppo, 1 / 32)));
+  // Weight 0 takes a token out of the loss, but not out of the logprobs.
+  const half = sequences.map((one) => ({ ...one, tokenWeights: one.tokenIds.map((_, t) => t % 2) }));
+  const masked = sequences.map((one) => ({ ...one, actionMask: one.actionMask.map((action, t) => action * (t % 2)) }));
+  const gradients = flat(await gradientsOf(trainer, half, cispo));
+  expectClose(gradients, flat(await gradientsOf(trainer, masked, cispo)), tolerances.gradients);
+});
+
 test('CISPO has the gradient of cross-entropy weighted by clip(ρ) · A', async () => {
   const one = sequences[1]!;
   const place = one.actionMask.lastIndexOf(1);
