@@ -120,7 +120,7 @@ export function testTraining(subject: Subject): void {
 
   test('sampling goes on while training runs', async () => {
     let isTraining = true;
-    const request = trainingRequest(subject.vocabSize, 'long', 160, 90);
+    const request = trainingRequest(subject.vocabSize, 'long', 80, 90);
     const training = subject.engine.doForwardBackward(request).finally(() => {
       isTraining = false;
     });

@@ -8,25 +8,24 @@ import { createTinyModelFolder } from '../../../test/tiny-model-folder.ts';
 import { readModelTensors, toSafetensors, writeSafetensors } from '../../formats/safetensors.ts';
 import { collect, sampleRequest } from '../contract-subject.ts';
 import type { Datum, Engine } from '../engine.ts';
-import { createEmbeddedEngine, type EmbeddedEngineOptions } from './engine.ts';
+import { createEmbeddedEngine } from './engine.ts';
 
 const model = await createTinyModelFolder();
 afterAll(model.remove);
-const sharpModel = await createTinyModelFolder();
-afterAll(sharpModel.remove);
 // An adapter cannot move the tied output matrix, whose rows are so short in an untrained model that no token can stand out.
-const tensors = await readModelTensors(sharpModel.modelDirectory);
+const tensors = await readModelTensors(model.modelDirectory);
 for (const [name, { data }] of tensors) if (name.includes('embed_tokens')) data.set(data.map((value) => value * 8));
-await writeSafetensors(join(sharpModel.modelDirectory, 'model.safetensors'), toSafetensors(tensors), { format: 'pt' });
+await writeSafetensors(join(model.modelDirectory, 'model.safetensors'), toSafetensors(tensors), { format: 'pt' });
 
 const PROMPT = [10, 20, 30];
 const GROUP = 32;
+const STEPS = 30;
 
 const reward = ([first, second]: readonly number[]): number =>
   (first! % 2 === 0 ? 0.5 : 0) + (second! % 2 === 1 ? 0.5 : 0);
 
 /** Samples a group at the newest policy, trains on it, publishes; returns the mean reward. */
-async function runStep(engine: Engine, step: number, learningRate: number): Promise<number> {
+async function runStep(engine: Engine, step: number): Promise<number> {
   const samples_G = await Promise.all(
     Array.from({ length: GROUP }, (_, i) =>
       collect(engine, sampleRequest({ promptIds: PROMPT }, { maxTokens: 2, seed: step * GROUP + i })),
@@ -48,19 +47,18 @@ async function runStep(engine: Engine, step: number, learningRate: number): Prom
   const { trainingLogprobs } = await engine.doForwardBackward({ data, loss, scale: 1 / (2 * GROUP) });
   expect(trainingLogprobs).toEqual(data.map(({ samplingLogprobs }) => samplingLogprobs));
   const adam = { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
-  await engine.doOptimStep({ ...adam, learningRate });
+  await engine.doOptimStep({ ...adam, learningRate: 0.02 });
   await engine.doPublish({ step: step + 1 });
   return mean;
 }
 
-test.each<[string, EmbeddedEngineOptions['training'], string, number, number]>([
-  ['a LoRA adapter', { kind: 'lora', rank: 4, alpha: 16 }, sharpModel.modelDirectory, 0.02, 30],
-  ['every parameter', { kind: 'full' }, model.modelDirectory, 0.01, 50],
-])('CISPO learns a two-token task: %s', async (_name, training, modelDirectory, learningRate, steps) => {
+test('CISPO teaches an adapter a two-token task', async () => {
+  const training = { kind: 'lora', rank: 4, alpha: 16 } as const;
+  const { modelDirectory } = model;
   const engine = await createEmbeddedEngine({ modelDirectory, training, seed: 1, trainThreads: 1 });
   try {
     const rewards: number[] = [];
-    for (let step = 0; step < steps; step++) rewards.push(await runStep(engine, step, learningRate));
+    for (let step = 0; step < STEPS; step++) rewards.push(await runStep(engine, step));
     const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;
     // A policy that knows nothing has 1/2, with a deviation of 0.06 over the 64 draws of a step.
     expect(mean(rewards.slice(0, 3))).toBeLessThan(0.65);
