@@ -172,6 +172,11 @@ export function reshapeLike(x: Tensor, like: Tensor): Tensor {
   return sameShape(x.shape, like.shape) ? x : node('reshapeLike', [x, like]);
 }
 
+/** Rows [B·T, …] as [B, T, ...tail], where B and T are the first two sizes of `like`; it gives no values and gets no gradient. */
+export function splitRows(x: Tensor, like: Tensor, tail: readonly number[]): Tensor {
+  return node('splitRows', [x, like], { shape: tail });
+}
+
 export function transpose(x: Tensor, perm: readonly number[]): Tensor {
   return node('transpose', [x], { perm });
 }

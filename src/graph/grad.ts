@@ -154,6 +154,7 @@ export const vjps: { readonly [K in Op]: Vjp | null } = {
   matmul: matmulVjp,
   reshape: (grad, _out, [x]) => [reshapeBack(grad, x!)],
   reshapeLike: (grad, _out, [x]) => [reshapeBack(grad, x!), null],
+  splitRows: (grad, _out, [x]) => [reshapeBack(grad, x!), null],
   transpose: (grad, out) => {
     const perm = out.attributes.perm!;
     return [

@@ -289,6 +289,16 @@ export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
       build: ({ x, like }) => g.reshapeLike(x!, like!),
     },
   ],
+  splitRows: [
+    {
+      name: 'rows of a batch, and heads',
+      inputs: {
+        x: { sizes: [6, 8], shape: ['B*T', 8] },
+        like: { sizes: [2, 3], shape: ['B', 'T'], isFrozen: true },
+      },
+      build: ({ x, like }) => g.splitRows(x!, like!, [2, 4]),
+    },
+  ],
   transpose: [
     { name: 'matrix', inputs: { x: { sizes: [3, 5] } }, build: ({ x }) => g.transpose(x!, [1, 0]) },
     {

@@ -52,6 +52,7 @@ export type Op =
   | 'matmul'
   | 'reshape'
   | 'reshapeLike'
+  | 'splitRows'
   | 'transpose'
   | 'slice'
   | 'pad'
@@ -378,6 +379,23 @@ export const ops: { readonly [K in Op]: OpDefinition } = {
       return { shape: like!.shape, dtype: x!.dtype };
     },
     lower: (emitter, [x, like]) => emitter.emit('Reshape', [x!, shapeOf(emitter, like!)]),
+    compute: ([x]) => x!.data,
+  },
+  splitRows: {
+    infer: ([x, like], { shape }) => {
+      const result = [...like!.shape.slice(0, 2), ...shape!];
+      if (like!.shape.length < 2 || multiplyDims(result) !== multiplyDims(x!.shape)) {
+        throw new ShapeError(
+          `splitRows: number of elements must stay, got ${formatShape(x!.shape)} → ${formatShape(result)}`,
+        );
+      }
+      return { shape: result, dtype: x!.dtype };
+    },
+    lower: (emitter, [x, like], { attributes: { shape } }) => {
+      const rows = emitter.emit('Shape', [like!], { start: 0, end: 2 });
+      const target = emitter.emit('Concat', [rows, emitter.int64s(shape as readonly number[])], { axis: 0 });
+      return emitter.emit('Reshape', [x!, target]);
+    },
     compute: ([x]) => x!.data,
   },
   transpose: {

@@ -17,6 +17,7 @@ import {
   rope,
   silu,
   softmax,
+  splitRows,
   type Tensor,
   transpose,
 } from '../graph/builder.ts';
@@ -74,10 +75,14 @@ export function declareInputs(config: DecoderConfig, keyAxis: 'T' | 'S'): Decode
   };
 }
 
-/** The residual stream after the last layer, before the final norm: [B, T, D]. */
+/**
+ * The residual stream after the last layer, before the final norm: [B·T, D]. Everything but attention works on rows: one product over
+ * all rows is a third faster than a batch of B products.
+ */
 export function decoderHidden(model: DecoderTensors, inputs: DecoderInputs, route: KeyValueRoute): Tensor {
   const { config } = model;
-  let x = gatherRows(parameter(model, 'model.embed_tokens.weight'), inputs.tokenIds);
+  const embedded = gatherRows(parameter(model, 'model.embed_tokens.weight'), inputs.tokenIds);
+  let x = reshape(embedded, [multiplyDims(inputs.tokenIds.shape), config.width]);
   for (let layer = 0; layer < config.layers; layer++) {
     const attentionIn = norm(model, x, `model.layers.${layer}.input_layernorm.weight`);
     x = add(x, attention(model, layer, attentionIn, inputs, route));
@@ -98,8 +103,7 @@ export function decoderLogprobs(
   inverseTemperatures: Tensor,
 ): Tensor {
   const { config } = model;
-  const flat = reshape(hidden, [multiplyDims(hidden.shape.slice(0, 2)), config.width]);
-  const chosen = norm(model, gatherRows(flat, rows), 'model.norm.weight');
+  const chosen = norm(model, gatherRows(hidden, rows), 'model.norm.weight');
   const head = config.isEmbeddingTied ? 'model.embed_tokens.weight' : 'lm_head.weight';
   return logSoftmax(mul(matmul(chosen, parameter(model, head), { transB: true }), inverseTemperatures));
 }
@@ -137,10 +141,10 @@ function attention(
 ): Tensor {
   const { config } = model;
   const { heads, kvHeads, headSize } = config;
-  const [batch, time] = x.shape as readonly [string, string];
+  const [batch, time] = inputs.tokenIds.shape as readonly [string, string];
   const queriesPerKey = multiplyDims([heads / kvHeads, time]);
   const project = (module: LinearModule, count: number, normName: string | null): Tensor => {
-    let y = reshape(linear(model, layer, module, x), [batch, time, count, headSize]);
+    let y = splitRows(linear(model, layer, module, x), inputs.tokenIds, [count, headSize]);
     if (normName && config.hasQkNorm) y = norm(model, y, `model.layers.${layer}.self_attn.${normName}.weight`);
     return transpose(y, [0, 2, 1, 3]);
   };
@@ -151,7 +155,7 @@ function attention(
   const scores = matmul(grouped, keys, { transB: true, alpha: 1 / Math.sqrt(headSize) }); // [B, KV, G*T, S]
   const mixed = matmul(softmax(add(scores, inputs.mask)), values); // [B, KV, G*T, C]
   const perHead = reshape(mixed, [batch, heads, time, headSize]);
-  const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [batch, time, heads * headSize]);
+  const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [x.shape[0]!, heads * headSize]);
   return linear(model, layer, 'o_proj', joined);
 }
 
