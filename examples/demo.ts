@@ -170,16 +170,21 @@ class Demo {
     const rolloutSeconds = (performance.now() - rolloutStartedAt) / 1000;
     const bar = createBar('train');
     const trainStartedAt = performance.now();
-    const progress = step / Math.max(1, steps - 1);
+    const { loss, clipLow, clipHigh, gradientSteps, epochs, entropyBonus, turnDiscount } = reinforcement;
+    const progress = Math.min(1, step / Math.max(1, steps - 1));
     const { metrics } = await backend
       .train(
         model,
         groups,
         {
           learningRate: reinforcement.learningRate * (1 - (1 - reinforcement.finalLearningRate) * progress),
-          gradientSteps: reinforcement.gradientSteps,
-          turnDiscount: reinforcement.turnDiscount,
-          entropyBonus: reinforcement.entropyBonus,
+          loss,
+          clipLow,
+          clipHigh,
+          gradientSteps,
+          epochs,
+          turnDiscount: turnDiscount.first + (turnDiscount.last - turnDiscount.first) * progress,
+          entropyBonus,
           seed: deriveSeed(seed, 'train', step),
         },
         { onProgress: ({ stage, done, total }) => bar.update(done, total, stage) },

@@ -9,16 +9,16 @@ import { evaluate } from './tic-tac-toe/evaluate.ts';
 import { rollout, type Scenario } from './tic-tac-toe/rollout.ts';
 
 const seed = 0;
-const groupsPerStep = 16;
-const rolloutsPerGroup = 8;
+const groupsPerStep = 8;
+const rolloutsPerGroup = 16;
 
 const [baseModel, stepsText = '20'] = process.argv.slice(2);
 if (baseModel === undefined) throw new Error('usage: node dist/examples/rl-loop.js MODEL_DIRECTORY [STEPS]');
 const steps = Number(stepsText);
 
-/** One scenario is a side and the opponent's seed: the games of its group differ only by what the policy plays. */
-function createScenario(step: number, group: number): Scenario {
-  return { side: group % 2 === 0 ? 'X' : 'O', seed: deriveSeed(seed, 'scenario', step, group), opponent: 'random' };
+/** A group's scenario is its side; each of its games meets an opponent with random replies of its own. */
+function createScenario(group: number, gameSeed: number): Scenario {
+  return { side: group % 2 === 0 ? 'X' : 'O', seed: gameSeed, opponent: 'random' };
 }
 
 // 1. A model that learns, and the backend that samples from it and trains it. Registering resumes from the newest checkpoint.
@@ -27,7 +27,7 @@ const model = new TrainableModel({
   name: 'rl-loop',
   project: 'tic-tac-toe',
   baseModel,
-  lora: { rank: 8, alpha: 16 },
+  lora: { rank: 16, alpha: 64 },
   seed,
 });
 await model.register(backend);
@@ -35,24 +35,26 @@ await model.register(backend);
 for (let step = await model.getStep(); step < steps; step++) {
   // 2. Rollouts: whole games, several per scenario. Each reply is sampled by the policy of this step, with a seed of its own.
   const groups = await gatherTrajectoryGroups(
-    Array.from({ length: groupsPerStep }, (_, group) => {
-      const scenario = createScenario(step, group);
-      return trajectoryGroup(
+    Array.from({ length: groupsPerStep }, (_, group) =>
+      trajectoryGroup(
         Array.from({ length: rolloutsPerGroup }, (_, game) => ({ signal }) => {
-          const rolloutSeed = deriveSeed(seed, 'rollout', step, group, game);
-          return rollout(model, scenario, { temperature: 1, seed: rolloutSeed, signal });
+          const gameSeed = deriveSeed(seed, 'rollout', step, group, game);
+          return rollout(model, createScenario(group, gameSeed), { temperature: 1, seed: gameSeed, signal });
         }),
-        { metadata: { scenario: scenario.seed } },
-      );
-    }),
+      ),
+    ),
     { description: `step ${step + 1}/${steps}` },
   );
 
   // 3. Training: the advantage of a game is its reward against the mean of its group; the tokens are those that were sampled.
   const { metrics } = await backend.train(model, groups, {
-    learningRate: 2e-3,
-    loss: 'cispo',
-    gradientSteps: 2,
+    learningRate: 1e-3,
+    loss: 'ppo',
+    clipHigh: 0.3,
+    gradientSteps: 4,
+    epochs: 2,
+    turnDiscount: 0.8,
+    entropyBonus: 0.01,
     seed: deriveSeed(seed, 'train', step),
   });
   const shown = ['train/reward', 'train/win', 'train/illegal', 'loss/entropy', 'loss/mismatch_kl'];

@@ -35,7 +35,9 @@ export async function prepareBaseModel({
   if (existsSync(directory)) return { directory, peakRssBytes: 0 };
   const starterDirectory = join(root, `starter-${seed}`);
   if (!existsSync(starterDirectory)) {
-    const corpus = (['X', 'O'] as const).map((side) => `system user assistant ${String(systemMessage(side).content)}`);
+    const corpus = (['X', 'O'] as const).map(
+      (side) => `system user assistant hot ${String(systemMessage(side).content)}`,
+    );
     await writeStarterModel({ ...starter, seed, corpus, directory: starterDirectory });
   }
   onStarter(starterDirectory);

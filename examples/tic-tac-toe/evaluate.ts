@@ -11,7 +11,7 @@ export interface EvaluateOptions {
   readonly step?: number;
   /** Decides the opponent's replies; default 0. */
   readonly seed?: number;
-  /** Games played at once; default 64. */
+  /** Games played at once; default 128. */
   readonly concurrency?: number;
   readonly signal?: AbortSignal;
 }
@@ -23,7 +23,7 @@ export interface Evaluation extends Readonly<Record<Result, number>> {
 
 /** Plays `games` games, X in the even ones. One failing game fails the evaluation: a share of the rest would be another number. */
 export async function evaluate(model: ChatModel, options: EvaluateOptions): Promise<Evaluation> {
-  const { opponent, games = 400, step, seed = 0, concurrency = 64, signal } = options;
+  const { opponent, games = 400, step, seed = 0, concurrency = 128, signal } = options;
   const rollouts = Array.from({ length: games }, (_, game) => (context: { readonly signal: AbortSignal }) => {
     const scenario = {
       side: game % 2 === 0 ? 'X' : 'O',

@@ -43,8 +43,11 @@ test('a win is taken and a threat is met', () => {
   expect(bestCells('XX..O....')).toEqual([3]);
 });
 
-test('free cells are shown as their numbers', () => {
-  expect(renderBoard('X...O....')).toBe('X23\n4O6\n789');
+test('free cells are shown as their numbers, and after the rows where a side completes three in a row', () => {
+  expect(renderBoard('X...O....', 'X')).toBe('X23\n4O6\n789\nhot -');
+  expect(renderBoard('XX.OO....', 'X')).toBe('XX3\nOO6\n789\nhot 36');
+  expect(renderBoard('X.X.X.O.O', 'O')).toBe('X2X\n4X6\nO8O\nhot 82');
+  expect(renderBoard('X.XOXO...', 'X')).toBe('X2X\nOXO\n789\nhot 279');
   expect(freeCells('X...O....')).toEqual([2, 3, 4, 6, 7, 8, 9]);
 });
 

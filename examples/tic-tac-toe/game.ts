@@ -55,14 +55,15 @@ export function winningCells(board: Board, side: Side): number[] {
 }
 
 /**
- * What the agent sees: three rows with free cells as their numbers, then where X and where O completes three in a row, `-` if nowhere:
- * `X23\nXO6\nO89\nX7\nO3` means that X wins at 7 … and O at 3. A small model has to learn what to do with that, not how to find it.
+ * What the agent of `side` sees: three rows with free cells as their numbers, then the hot cells, where either side completes three in a
+ * row, the agent's own first; `-` if there are none. For X, `X23\nXO6\nO89\nhot 73`: it wins at 7, and O would at 3. A small model has
+ * to learn what to do about hot cells, not how to find them.
  */
-export function renderBoard(board: Board): string {
+export function renderBoard(board: Board, side: Side): string {
   const cells = [...board].map((mark, index) => (mark === '.' ? String(index + 1) : mark));
   const rows = [cells.slice(0, 3), cells.slice(3, 6), cells.slice(6)].map((row) => row.join(''));
-  const threats = (['X', 'O'] as const).map((side) => side + (winningCells(board, side).join('') || '-'));
-  return [...rows, ...threats].join('\n');
+  const hot = new Set([...winningCells(board, side), ...winningCells(board, side === 'X' ? 'O' : 'X')]);
+  return [...rows, `hot ${[...hot].join('') || '-'}`].join('\n');
 }
 
 const values = new Map<Board, number>();

@@ -43,7 +43,7 @@ test('the conversation grows through the whole game, with a seed for every turn'
   const trajectory = await rollout(model, scenario, options);
   expect(model.requests[0]?.messages).toEqual([
     { role: 'system', content: 'Tic-tac-toe. You play X. Answer with a free cell.' },
-    { role: 'user', content: '123\n456\n789' },
+    { role: 'user', content: '123\n456\n789\nhot -' },
   ]);
   for (const [turn, request] of model.requests.entries()) {
     expect(request.messages).toHaveLength(2 + 2 * turn);
@@ -63,7 +63,7 @@ test('the same replies give the same game; as O the opponent moves first', async
   expect(await play('X')).toEqual(await play('X'));
   const model = scriptedModel(firstFree);
   await rollout(model, { ...scenario, side: 'O' }, options);
-  expect(model.requests[0]?.messages[1]?.content).toMatch(/^[^X]*X[^X]*$/);
+  expect(model.requests[0]?.messages[1]?.content).toMatch(/^[^X]*X[^X]*\nhot -$/);
 });
 
 test('an illegal move ends the game as a loss with its own reward', async () => {

@@ -35,7 +35,7 @@ export interface RolloutOptions {
 export type Result = 'win' | 'draw' | 'loss' | 'illegal';
 
 /** The one place that says what is good. An illegal move also counts as a loss in the metrics. */
-export const rewards: Readonly<Record<Result, number>> = { win: 1, draw: 0, loss: -1, illegal: -1.5 };
+export const rewards: Readonly<Record<Result, number>> = { win: 1, draw: -0.3, loss: -1, illegal: -1.5 };
 
 /** Enough for a digit and the end of the turn; anything longer is no move. */
 const MAX_MOVE_TOKENS = 4;
@@ -44,8 +44,8 @@ export function systemMessage(side: Side): ChatMessage {
   return { role: 'system', content: `Tic-tac-toe. You play ${side}. Answer with a free cell.` };
 }
 
-export function boardMessage(board: Board): ChatMessage {
-  return { role: 'user', content: renderBoard(board) };
+export function boardMessage(board: Board, side: Side): ChatMessage {
+  return { role: 'user', content: renderBoard(board, side) };
 }
 
 /** The move in a reply: exactly one digit of a free cell, spaces around it allowed. Null otherwise. */
@@ -72,7 +72,7 @@ export async function rollout(model: ChatModel, scenario: Scenario, options: Rol
     const end = outcome(board);
     if (end !== null)
       return score(trajectory, end === side ? 'win' : end === 'draw' ? 'draw' : 'loss', turns, completionTokens);
-    trajectory.messagesAndChoices.push(boardMessage(board));
+    trajectory.messagesAndChoices.push(boardMessage(board, side));
     const completion = await ask(model, trajectory, options, turns, headers);
     const choice = completion.choices[0] as ChatChoice;
     trajectory.messagesAndChoices.push(choice);

@@ -15,7 +15,8 @@ function randomGame(side: 'X' | 'O', seed: number, game: number): ChatMessage[] 
   while (outcome(board) === null) {
     const cells = freeCells(board);
     const cell = cells[rng.integer(cells.length)] as number;
-    if (sideToMove(board) === side) messages.push(boardMessage(board), { role: 'assistant', content: String(cell) });
+    if (sideToMove(board) === side)
+      messages.push(boardMessage(board, side), { role: 'assistant', content: String(cell) });
     board = play(board, cell);
   }
   return messages;

@@ -264,18 +264,20 @@ describe('streams', () => {
 
 describe('clients that go away', () => {
   test.each([true, false])('the engine stops sampling and nothing is recorded, streaming: %s', async (stream) => {
-    const { client, model } = await serve('left right up down left right up down<|im_end|>', { delayMs: 30 });
+    const { client, model } = await serve('left right up down left right up down<|im_end|>', { delayMs: 500 });
     const aborter = new AbortController();
     const request = client.chat.completions.create({ ...ask, stream } as Extended, { signal: aborter.signal });
-    setTimeout(() => aborter.abort(), 20);
+    request.catch(() => undefined); // looked at below, after the abort
+    await expect.poll(() => model.engine.requests.length, { timeout: 10_000 }).toBe(1);
+    aborter.abort();
     await expect(
       request.then(async (answer) => {
         await readAll(answer as unknown as AsyncIterable<ChatCompletionChunk>);
         throw new Error('aborted while streaming');
       }),
     ).rejects.toThrow(/abort/i);
-    await expect.poll(async () => model.engine.requests[0]?.signal?.aborted).toBe(true);
-    await expect.poll(async () => (await model.engine.doInfo()).runningSequences).toBe(0);
+    await expect.poll(() => model.engine.requests[0]?.signal?.aborted, { timeout: 10_000 }).toBe(true);
+    await expect.poll(async () => (await model.engine.doInfo()).runningSequences, { timeout: 10_000 }).toBe(0);
     expect((await model.engine.doInfo()).sampledTokens).toBeLessThan(8);
   });
 });

@@ -98,10 +98,11 @@ test('turns of an undone step are refused, and an aborted step stops between two
 });
 
 test('clip ranges that the configuration leaves open are those of the loss', () => {
-  expect(lossConfigOf(defaultTrainConfig)).toEqual({ name: 'cispo', clipLow: 0, clipHigh: 5 });
+  expect(lossConfigOf(defaultTrainConfig)).toEqual({ name: 'cispo', clipLow: 0, clipHigh: 5, entropyBonus: 0 });
   expect(lossConfigOf({ ...defaultTrainConfig, loss: 'ppo', clipHigh: 0.28 })).toEqual({
     name: 'ppo',
     clipLow: 0.2,
     clipHigh: 0.28,
+    entropyBonus: 0,
   });
 });
