@@ -1,24 +1,14 @@
-/** Learning-rate schedules. Layer 3. Warm-up never starts at 0, decay ends at `minimum`. */
+/** Learning-rate schedule of fine-tuning. Layer 3. Left out: other decays; who trains a policy gives each `train` call its own rate. */
 
 export interface ScheduleOptions {
   readonly peak: number;
   readonly totalSteps: number;
   readonly warmupSteps?: number;
-  readonly minimum?: number;
 }
 
-/** Learning rate of step 0 … totalSteps − 1: linear warm-up to `peak`, then what `decay` makes of the progress 0 … 1. */
-function scheduled(step: number, options: ScheduleOptions, decay: (progress: number) => number): number {
-  const { peak, totalSteps, warmupSteps = 0, minimum = 0 } = options;
+/** Learning rate of step 0 … totalSteps − 1: linear warm-up to `peak`, never from 0, then linear decay, 0 at the last step and after it. */
+export function linearSchedule(step: number, { peak, totalSteps, warmupSteps = 0 }: ScheduleOptions): number {
   if (step < warmupSteps) return (peak * (step + 1)) / (warmupSteps + 1);
   const progress = Math.min(1, (step - warmupSteps) / Math.max(1, totalSteps - 1 - warmupSteps));
-  return minimum + (peak - minimum) * decay(progress);
+  return peak * (1 - progress);
 }
-
-export const constantSchedule = (step: number, options: ScheduleOptions): number => scheduled(step, options, () => 1);
-
-export const linearSchedule = (step: number, options: ScheduleOptions): number =>
-  scheduled(step, options, (progress) => 1 - progress);
-
-export const cosineSchedule = (step: number, options: ScheduleOptions): number =>
-  scheduled(step, options, (progress) => 0.5 * (1 + Math.cos(Math.PI * progress)));
