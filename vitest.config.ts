@@ -1,3 +1,4 @@
+/** Tests of the whole repository; they need the build, which the embedded engine's process runs from. */
 import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
@@ -5,7 +6,7 @@ export default defineConfig({
     include: ['src/**/*.test.ts', 'examples/**/*.test.ts', 'test/**/*.test.ts'],
     testTimeout: 60_000,
     hookTimeout: 60_000,
-    // The machine that this must run on has two cores and the engine tests own processes.
+    // Tests of the engine start processes of their own, which would fight for the cores.
     maxWorkers: 2,
   },
 });

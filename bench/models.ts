@@ -16,7 +16,7 @@ export const lora = loraSpec({ rank: 8, alpha: 16 });
 type Sizes = Pick<DecoderConfig, 'width' | 'layers' | 'heads' | 'kvHeads' | 'headSize' | 'ffWidth' | 'vocabSize'>;
 
 const shapes: readonly Sizes[] = [
-  // The demo's
+  // A starter model of default size.
   { width: 128, layers: 4, heads: 4, kvHeads: 2, headSize: 32, ffWidth: 384, vocabSize: 320 },
   { width: 256, layers: 4, heads: 4, kvHeads: 2, headSize: 64, ffWidth: 768, vocabSize: 1024 },
   { width: 512, layers: 8, heads: 8, kvHeads: 4, headSize: 64, ffWidth: 1536, vocabSize: 4096 },

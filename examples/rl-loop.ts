@@ -2,7 +2,7 @@
  * The whole algorithm on the public API: GRPO on a LoRA adapter of a small model, which learns tic-tac-toe against a random opponent.
  * Run: `npm run build && node dist/examples/rl-loop.js MODEL_DIRECTORY [STEPS]`, with any Hugging Face chat model of this computer
  * (`npm run demo` writes one). Run it again and it goes on where it stopped.
- * Left out, and found in demo.ts: the starter model and its warm-up, learning-rate decay, plots, clean stopping.
+ * Left out, and found in demo.ts: the starter model and its warm-up, schedules of learning rate and turn discount, plots, clean stopping.
  */
 import { deriveSeed, gatherTrajectoryGroups, LocalBackend, TrainableModel, trajectoryGroup } from '../src/index.ts';
 import { evaluate } from './tic-tac-toe/evaluate.ts';
