@@ -1,5 +1,6 @@
 /**
- * Where a sequence may stand in a packed row so that its attention keeps the same bits as alone. Layer 1.
+ * What keeps the bits of sampler and trainer equal: where a sequence may stand in a packed row so that its attention has the same
+ * bits as alone, and the constants that both must share. Layer 1.
  * Measured on ONNX Runtime 1.30's float32 CPU kernels for head sizes 16 to 128; `bit-exact.test.ts` checks it.
  */
 
@@ -16,6 +17,12 @@ export function attentionBlock(headSize: number): number {
   }
   return keys;
 }
+
+/** Score of a key that a query must not see: its exponential is 0, and unlike −∞ it gives no NaN. */
+export const maskedScore = -1e30;
+
+/** Products of a single row take another kernel, with other bits: shorter ones are padded to this. */
+export const minProductRows = 2;
 
 /** Offsets inside a block are multiples of this: the sums of softmax run in vectors. */
 export const attentionAlignment = 8;

@@ -4,6 +4,7 @@
  * new ones, which are then written into the pools. The same graph serves prefill (T > 1) and decode (T = 1).
  */
 import type { DecoderConfig } from '../formats/hf-config.ts';
+import { maskedScore, minProductRows } from '../graph/bit-exact.ts';
 import {
   type Graph,
   gatherRows,
@@ -24,9 +25,6 @@ import type { BlockTable, KvCache } from './kv-cache.ts';
 
 /** Keys of a pass are padded to a multiple of this. */
 const KEY_PADDING = 64;
-/** Products of a single row take another kernel, with other bits. */
-const MIN_ROWS = 2;
-const MASKED = -1e30;
 
 /** New tokens of one sequence: `tokenIds` stand at `start`, `start + 1`, … */
 export interface Chunk {
@@ -41,6 +39,7 @@ export interface Chunk {
 /** Weights that belong to one policy step, by graph input name. */
 export type PolicyFeeds = Readonly<Record<string, HostTensor>>;
 
+/** One compiled graph over one cache. Not reentrant: a pass must end before the next begins. */
 export class ModelRunner {
   readonly #config: DecoderConfig;
   readonly #cache: KvCache;
@@ -91,15 +90,15 @@ export class ModelRunner {
   #layOut(chunks: readonly Chunk[]): { feeds: Record<string, HostTensor>; wantedRows: number; time: number } {
     const config = this.#config;
     const queriesPerKey = config.heads / config.kvHeads;
-    const batch = Math.max(MIN_ROWS, chunks.length);
-    const time = Math.max(queriesPerKey === 1 ? MIN_ROWS : 1, ...chunks.map((chunk) => chunk.tokenIds.length));
+    const batch = Math.max(minProductRows, chunks.length);
+    const time = Math.max(queriesPerKey === 1 ? minProductRows : 1, ...chunks.map((chunk) => chunk.tokenIds.length));
     const lastKey = Math.max(...chunks.map((chunk) => chunk.start + time));
     const keyCount = Math.ceil(lastKey / KEY_PADDING) * KEY_PADDING;
     const tokenIds = new BigInt64Array(batch * time);
     const positions = new BigInt64Array(batch * time);
     const slots = new BigInt64Array(batch * time);
     const rows = new BigInt64Array(batch * keyCount);
-    const mask = new Float32Array(batch * queriesPerKey * time * keyCount).fill(MASKED);
+    const mask = new Float32Array(batch * queriesPerKey * time * keyCount).fill(maskedScore);
     const logitRows: number[] = [];
     const inverseTemperatures: number[] = [];
     for (let b = 0; b < batch; b++) {
@@ -123,7 +122,7 @@ export class ModelRunner {
       }
     }
     const wantedRows = logitRows.length;
-    while (logitRows.length < MIN_ROWS) {
+    while (logitRows.length < minProductRows) {
       logitRows.push(0);
       inverseTemperatures.push(1);
     }
@@ -153,7 +152,7 @@ export class ModelRunner {
 }
 
 /** One pass over the cache as a graph; B sequences, T new tokens each, S keys, M wanted rows. */
-export function samplingGraph(config: DecoderConfig, lora: LoraSpec | null): Graph {
+function samplingGraph(config: DecoderConfig, lora: LoraSpec | null): Graph {
   const model = declareDecoder(config, lora);
   const inputs = declareInputs(config, 'S');
   const rowWidth = config.kvHeads * config.headSize;
@@ -161,7 +160,7 @@ export function samplingGraph(config: DecoderConfig, lora: LoraSpec | null): Gra
   const newSlots = input('newSlots', ['B*T'], 'int64');
   const outputs: Record<string, Tensor> = {};
 
-  /** [B, KV, T, C] of this pass and the pool → [B, KV, S, C], and the new rows as an output. */
+  /** [B, K, T, C] of this pass and the pool → [B, K, S, C], and the new rows as an output. */
   const join = (name: string, fresh: Tensor): Tensor => {
     const rows = reshape(transpose(fresh, [0, 2, 1, 3]), ['B*T', rowWidth]);
     outputs[`${name}.new`] = rows;

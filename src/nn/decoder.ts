@@ -32,6 +32,7 @@ export interface DecoderTensors {
   readonly parameters: ReadonlyMap<string, Tensor>;
 }
 
+/** Declares every weight of the model, and of its adapter, as a graph input. */
 export function declareDecoder(config: DecoderConfig, lora: LoraSpec | null): DecoderTensors {
   const parameters = new Map<string, Tensor>();
   const declare = (shapes: ReadonlyMap<string, Shape>): void => {
@@ -52,7 +53,7 @@ export interface DecoderInputs {
 }
 
 /**
- * Turns the keys and values of this pass, [B, KV, T, C] with RoPE applied, into those that queries read, [B, KV, S, C]. In training
+ * Turns the keys and values of this pass, [B, K, T, C] with RoPE applied, into those that queries read, [B, K, S, C]. In training
  * it is the identity; with a KV cache it puts them among the cached ones, each at its own index.
  */
 export type KeyValueRoute = (
@@ -61,6 +62,7 @@ export type KeyValueRoute = (
   values: Tensor,
 ) => { readonly keys: Tensor; readonly values: Tensor };
 
+/** Training: queries read the keys and values of their own pass. */
 export const withoutCache: KeyValueRoute = (_layer, keys, values) => ({ keys, values });
 
 /** Declares the inputs of a pass. S is 'T' without a cache. */
@@ -152,8 +154,8 @@ function attention(
   const queries = rotate(project('q_proj', heads, 'q_norm')); // [B, H, T, C]
   const { keys, values } = route(layer, rotate(project('k_proj', kvHeads, 'k_norm')), project('v_proj', kvHeads, null));
   const grouped = reshape(queries, [batch, kvHeads, queriesPerKey, headSize]);
-  const scores = matmul(grouped, keys, { transB: true, alpha: 1 / Math.sqrt(headSize) }); // [B, KV, G*T, S]
-  const mixed = matmul(softmax(add(scores, inputs.mask)), values); // [B, KV, G*T, C]
+  const scores = matmul(grouped, keys, { transB: true, alpha: 1 / Math.sqrt(headSize) }); // [B, K, G*T, S]
+  const mixed = matmul(softmax(add(scores, inputs.mask)), values); // [B, K, G*T, C]
   const perHead = reshape(mixed, [batch, heads, time, headSize]);
   const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [x.shape[0]!, heads * headSize]);
   return linear(model, layer, 'o_proj', joined);

@@ -6,6 +6,7 @@
 import { ConfigError } from '../core/errors.ts';
 import { createRng } from '../core/rng.ts';
 import type { DecoderConfig } from '../formats/hf-config.ts';
+import { adapterKey } from '../formats/peft.ts';
 import { type LinearModule, linearModules, linearName, linearShape, type Parameter } from './parameters.ts';
 
 export interface LoraSpec {
@@ -14,6 +15,7 @@ export interface LoraSpec {
   readonly targetModules: readonly LinearModule[];
 }
 
+/** In the order of `linearModules`, which is that of a `LoraSpec`. */
 export const allLinearModules: readonly LinearModule[] = Object.keys(linearModules) as LinearModule[];
 
 /** Throws ConfigError on an unknown module name or a rank or alpha that is not positive. */
@@ -38,7 +40,7 @@ export function loraSpec(options: {
 
 /** PEFT's tensor name in `adapter_model.safetensors`. */
 export function loraTensorName(layer: number, module: LinearModule, matrix: 'A' | 'B'): string {
-  return `base_model.model.${linearName(layer, module)}.lora_${matrix}.weight`;
+  return adapterKey(linearName(layer, module), matrix);
 }
 
 /** Names and shapes of an adapter's tensors. */

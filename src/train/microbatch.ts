@@ -4,10 +4,9 @@
  * an action token reach the head.
  */
 import { DataError } from '../core/errors.ts';
+import { maskedScore, minProductRows } from '../graph/bit-exact.ts';
 import type { HostTensor } from '../graph/runtime.ts';
 import { type Placement, packSequences } from './packing.ts';
-
-const MASKED = -1e30;
 
 /** What the loss reads of one sequence; the `Datum` of the engine interface has this shape. Arrays of length T. */
 export interface TrainingSequence {
@@ -145,15 +144,12 @@ function layOut(
   };
 }
 
-/** Matrix products take another kernel, with other bits, for a single row. */
-const MIN_LOGIT_ROWS = 2;
-
 function lossFeeds(
   sequences: readonly TrainingSequence[],
   places: readonly TokenPlace[],
   logitRows: readonly number[],
 ): Record<string, HostTensor> {
-  const count = Math.max(MIN_LOGIT_ROWS, places.length);
+  const count = Math.max(minProductRows, places.length);
   const rows = new BigInt64Array(count);
   const targets = new BigInt64Array(count);
   const inverseTemperatures = new Float32Array(count).fill(1);
@@ -194,7 +190,7 @@ function attentionMask(
   queriesPerKey: number,
 ): Float32Array {
   const perRow = queriesPerKey * rowLength * rowLength;
-  const mask = new Float32Array(rows.length * perRow).fill(MASKED);
+  const mask = new Float32Array(rows.length * perRow).fill(maskedScore);
   for (const [row, placements] of rows.entries()) {
     const base = row * perRow;
     let covered = 0;
