@@ -1,5 +1,5 @@
 /**
- * Every error this package throws. Layer 0.
+ * Every error this package throws, and the message of any thrown value. Layer 0.
  * Programmer errors throw; failures of rollouts and judges are recorded in their group. HTTP status codes live in `wire/`.
  */
 
@@ -65,4 +65,9 @@ export class RolloutError extends ArtError {
 /** The caller gave up: an AbortSignal fired or a time limit passed. The message names what was waited for. */
 export class AbortedError extends ArtError {
   override readonly code = 'aborted';
+}
+
+/** The message of whatever was thrown, which need not be an Error. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }

@@ -3,12 +3,12 @@
  * It makes a base model out of a model that knows nothing yet; policies are trained as adapters through `LocalBackend`.
  * Tokens stand as sampling will see them: prompts are rendered and encoded up to the assistant's turn, replies apart.
  */
-import { copyFile, rm, stat } from 'node:fs/promises';
+import { copyFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { AbortedError, ConfigError, DataError } from '../core/errors.ts';
 import { createRng, shuffle } from '../core/rng.ts';
 import type { ChatMessage } from '../core/trajectory.ts';
-import { isMissing, writeFolderAtomic } from '../formats/atomic-files.ts';
+import { isMissing, isPresent, writeFolderAtomic } from '../formats/atomic-files.ts';
 import { type ChatTemplate, createChatTemplate } from '../formats/chat-template.ts';
 import { loadTokenizer, type Tokenizer } from '../formats/tokenizer.ts';
 import { linearSchedule } from '../train/schedule.ts';
@@ -62,7 +62,10 @@ export interface FineTuneResult {
 const COPIED_FILES = ['config.json', 'generation_config.json', 'tokenizer.json', 'tokenizer_config.json'];
 const ADAM = { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, maxGradNorm: 1 } as const;
 
-/** Trains and writes `outputDirectory`. Throws AbortedError, with nothing written, when the signal fires. */
+/**
+ * Trains and writes `outputDirectory`. Throws AbortedError, with nothing written, when the signal fires; DataError if the folder exists or
+ * a conversation does not fit, ConfigError on an option out of range, both before any training.
+ */
 export async function fineTuneModel(options: FineTuneOptions): Promise<FineTuneResult> {
   if (options.conversations.length === 0)
     throw new DataError('fineTuneModel: needs at least one conversation, got none');
@@ -139,7 +142,7 @@ async function runEpoch(
   return result;
 }
 
-/** Token ids of a conversation, and which of them the loss sees. */
+/** Token ids of a conversation and their weights in the loss. `index` names it in errors. Throws DataError, ConfigError. */
 export function encodeConversation(
   messages: readonly ChatMessage[],
   index: number,
@@ -190,16 +193,6 @@ export function encodeConversation(
 
 function throwIfAborted(signal: AbortSignal | undefined, when: string): void {
   if (signal?.aborted) throw new AbortedError(`fineTuneModel: stopped ${when}`, { cause: signal.reason });
-}
-
-async function isPresent(path: string): Promise<boolean> {
-  return stat(path).then(
-    () => true,
-    (error: unknown) => {
-      if (isMissing(error)) return false;
-      throw error;
-    },
-  );
 }
 
 async function copyIfPresent(from: string, to: string, file: string): Promise<void> {

@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
-import { DataError } from '../core/errors.ts';
+import { DataError, messageOf } from '../core/errors.ts';
 
 /** Writes the parts one after another as one file, replacing an older one. */
 export async function writeFileAtomic(path: string, parts: readonly (Uint8Array | string)[]): Promise<void> {
@@ -70,15 +70,13 @@ export function formatJson(value: unknown): string {
   return `${JSON.stringify(value, null, 2)}\n`;
 }
 
-export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
+/** Whether an error says that there is no such file or folder (ENOENT). */
 export function isMissing(error: unknown): boolean {
   return error instanceof Error && 'code' in error && error.code === 'ENOENT';
 }
 
-async function isPresent(path: string): Promise<boolean> {
+/** Whether a file or folder stands at the path. Throws what `stat` throws when that cannot be told. */
+export async function isPresent(path: string): Promise<boolean> {
   try {
     await stat(path);
     return true;

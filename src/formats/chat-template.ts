@@ -4,8 +4,7 @@
  * Left out: templates that read the clock (`strftime_now`) are not made deterministic; pass `extra.date_string`.
  */
 import { Template } from '@huggingface/jinja';
-import { ConfigError, DataError } from '../core/errors.ts';
-import { messageOf } from './atomic-files.ts';
+import { ConfigError, DataError, messageOf } from '../core/errors.ts';
 import { namedToken, type TokenizerConfig } from './tokenizer.ts';
 
 interface MessageRole {

@@ -3,8 +3,7 @@
  * Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs and its format description.
  * Left out: dtypes that no model here uses (unsigned above 8 bits, F8, F4, complex).
  */
-import { DataError } from '../core/errors.ts';
-import { messageOf } from './atomic-files.ts';
+import { DataError, messageOf } from '../core/errors.ts';
 
 export type SafetensorsDtype = 'F64' | 'F32' | 'F16' | 'BF16' | 'I64' | 'I32' | 'I16' | 'I8' | 'U8' | 'BOOL';
 
@@ -91,6 +90,7 @@ export function countElements(shape: readonly unknown[], what: string): number {
   return count;
 }
 
+/** Narrows what a file or a caller names as dtype to those that are read here. */
 export function isDtype(value: unknown): value is SafetensorsDtype {
   return typeof value === 'string' && Object.hasOwn(dtypeBytes, value);
 }

@@ -5,8 +5,8 @@
  */
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
-import { DataError } from '../core/errors.ts';
-import { isMissing, messageOf, readJsonFile, writeFileAtomic } from './atomic-files.ts';
+import { DataError, messageOf } from '../core/errors.ts';
+import { isMissing, readJsonFile, writeFileAtomic } from './atomic-files.ts';
 import {
   countElements,
   dtypeBytes,

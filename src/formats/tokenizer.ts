@@ -5,8 +5,8 @@
  */
 import { join } from 'node:path';
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
-import { ConfigError, DataError } from '../core/errors.ts';
-import { messageOf, readJsonFile, readTextFile } from './atomic-files.ts';
+import { ConfigError, DataError, messageOf } from '../core/errors.ts';
+import { readJsonFile, readTextFile } from './atomic-files.ts';
 
 /** The value of a `tokenizer_config.json`, with `chat_template` filled in from `chat_template.jinja` where that exists. */
 export type TokenizerConfig = Readonly<Record<string, unknown>>;

@@ -8,8 +8,8 @@ import { createReadStream } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { CheckpointError } from '../core/errors.ts';
-import { formatJson, isMissing, messageOf, readJsonFile } from '../formats/atomic-files.ts';
+import { CheckpointError, messageOf } from '../core/errors.ts';
+import { formatJson, isMissing, readJsonFile } from '../formats/atomic-files.ts';
 
 const manifestName = 'checkpoint.json';
 const temporaryPrefix = '.tmp-';

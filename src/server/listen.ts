@@ -4,7 +4,7 @@ import type { Server } from 'node:http';
 import { type AddressInfo, isIP, type Socket } from 'node:net';
 import { createAdaptorServer } from '@hono/node-server';
 import type { Hono } from 'hono';
-import { ConfigError } from '../core/errors.ts';
+import { ConfigError, messageOf } from '../core/errors.ts';
 
 export interface ListenOptions {
   /** Default 127.0.0.1. */
@@ -43,8 +43,8 @@ export async function startServer(app: Hono, options: ListenOptions = {}): Promi
   try {
     await once(server, 'listening');
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new ConfigError(`server: must be able to listen on ${host}:${options.port ?? 0}, got ${reason}`, { cause });
+    const where = `${host}:${options.port ?? 0}`;
+    throw new ConfigError(`server: must be able to listen on ${where}, got ${messageOf(cause)}`, { cause });
   }
   const { port } = server.address() as AddressInfo;
   let closing: Promise<void> | undefined;

@@ -54,6 +54,7 @@ interface Entry {
   open: OpenRun | null;
 }
 
+/** Opens nothing until a model is registered. Throws ConfigError on an option out of range. */
 export function createModelRegistry(options: ModelRegistryOptions): ModelRegistry {
   const environment = environmentOf(options);
   const entries = new Map<string, Entry>();
@@ -74,7 +75,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     [...entries.values()].flatMap((entry) => (entry.open === null ? [] : [entry.open.run]));
   return {
     register: async (wireRequest) => {
-      if (isClosed) throw new ConfigError('register: the server is shutting down');
+      if (isClosed) throw new ConfigError('register: the server must be running, got one that is shutting down');
       const request = { ...wireRequest, base_model: resolve(wireRequest.base_model) };
       const entry = entries.get(request.name);
       if (entry !== undefined) compareRegistration(entry.request, request);

@@ -1,5 +1,6 @@
 /** `/healthz` and `/v1/models`. Layer 5. */
 import type { Context } from 'hono';
+import { messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
 import type { WireModel } from '../wire/openai.ts';
 import { type ModelRegistry, readEngineInfo } from './model-lookup.ts';
@@ -36,12 +37,12 @@ async function describeHealth(model: ServedModel): Promise<ModelHealth> {
     };
     return { status: 'ok', ...identity, engine };
   } catch (error) {
-    return { status: 'unavailable', ...identity, error: error instanceof Error ? error.message : String(error) };
+    return { status: 'unavailable', ...identity, error: messageOf(error) };
   }
 }
 
 /** Every model as `name` and, for the policy steps that are loaded, as `name@step`. */
-export async function listModels(registry: ModelRegistry): Promise<readonly WireModel[]> {
+async function listModels(registry: ModelRegistry): Promise<readonly WireModel[]> {
   const lists = await Promise.all([...registry.models()].map(modelIds));
   return lists.flat().map((id) => ({ id, object: 'model', created: startedAt, owned_by: 'art' }));
 }
@@ -56,10 +57,12 @@ async function modelIds(model: ServedModel): Promise<readonly string[]> {
   }
 }
 
+/** `GET /v1/models`. */
 export async function handleModels(c: Context, registry: ModelRegistry): Promise<Response> {
   return c.json({ object: 'list', data: await listModels(registry) });
 }
 
+/** `GET /v1/models/{id}`, for `name` and `name@step`. Throws ApiError 404 naming what is served. */
 export async function handleModel(c: Context, registry: ModelRegistry, id: string): Promise<Response> {
   const models = await listModels(registry);
   const model = models.find((candidate) => candidate.id === id);

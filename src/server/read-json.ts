@@ -1,5 +1,6 @@
 /** The body of a request as JSON, with a size limit. Layer 5. */
 import type { Context } from 'hono';
+import { messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
 
 /** Throws ApiError 413 if the body has more than `maxBytes` bytes, 400 if it is not JSON. */
@@ -10,8 +11,7 @@ export async function readJson(c: Context, maxBytes: number): Promise<unknown> {
   try {
     return JSON.parse(text) as unknown;
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw refuse(400, 'invalid_json', `body: must be JSON, got ${text === '' ? 'nothing' : reason}`);
+    throw refuse(400, 'invalid_json', `body: must be JSON, got ${text === '' ? 'nothing' : messageOf(cause)}`);
   }
 }
 

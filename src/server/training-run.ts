@@ -4,9 +4,8 @@
  * checkpoint is loaded and served again. An idempotency key trains once, however often and through whatever restart it is sent.
  */
 import { createHash } from 'node:crypto';
-import { AbortedError, CheckpointError, EngineError } from '../core/errors.ts';
+import { AbortedError, CheckpointError, EngineError, messageOf } from '../core/errors.ts';
 import { defaultTrainConfig, type TrainConfig } from '../core/train-config.ts';
-import { messageOf } from '../formats/atomic-files.ts';
 import { refuse } from '../wire/errors.ts';
 import type {
   LogRequest,
@@ -69,6 +68,7 @@ interface PreparedStep {
   readonly trajectories: string;
 }
 
+/** Steps run one after another; logs run beside them. Whoever opened it closes it. */
 export class TrainingRun {
   readonly model: ServedModel;
   readonly directory: string;
@@ -326,7 +326,7 @@ function hashFiles(files: StoredCheckpoint['manifest']['files']): string {
 }
 
 /** The configuration that the options of a request describe, defaults filled in. */
-export function trainConfigOf(options: WireTrainOptions): TrainConfig {
+function trainConfigOf(options: WireTrainOptions): TrainConfig {
   const base = defaultTrainConfig;
   return {
     learningRate: options.learning_rate ?? base.learningRate,

@@ -10,9 +10,11 @@ import {
   ConfigError,
   DataError,
   EngineError,
+  messageOf,
   ShapeError,
 } from '../core/errors.ts';
 
+/** OpenAI's error body; clients read `error.message` and `error.code`. */
 export const errorBody = z.object({
   error: z.object({
     message: z.string(),
@@ -153,8 +155,7 @@ function bodyOfKnown(error: unknown, status: number): ErrorBody {
     const { param, message } = describeIssue(error.issues[0], undefined);
     return bodyOf(message, status, param, 'invalid_value');
   }
-  const message = error instanceof Error ? error.message : String(error);
-  return bodyOf(message, status, detail(error, 'param'), detail(error, 'code') ?? codeOf(error));
+  return bodyOf(messageOf(error), status, detail(error, 'param'), detail(error, 'code') ?? codeOf(error));
 }
 
 function bodyOf(message: string, status: number, param: string | null, code: string | null): ErrorBody {

@@ -9,6 +9,7 @@ import {
   ConfigError,
   DataError,
   EngineError,
+  messageOf,
   ShapeError,
 } from '../../core/errors.ts';
 import type {
@@ -63,14 +64,15 @@ export interface PlainError {
 
 const errorClasses = [AbortedError, CheckpointError, ConfigError, DataError, EngineError, ShapeError] as const;
 
+/** What is not one of our errors becomes an EngineError; causes and stacks stay in the engine's process. */
 export function toPlainError(error: unknown): PlainError {
   if (error instanceof ArtError) {
     return { type: 'error', code: error.code, message: error.message, details: error.details };
   }
-  const message = error instanceof Error ? error.message : String(error);
-  return { type: 'error', code: 'engine_error', message: `engine: ${message}`, details: {} };
+  return { type: 'error', code: 'engine_error', message: `engine: ${messageOf(error)}`, details: {} };
 }
 
+/** The error of the class that `code` names; EngineError for any other code. */
 export function fromPlainError(plain: PlainError): ArtError {
   const options = { details: plain.details };
   for (const ErrorClass of errorClasses) {

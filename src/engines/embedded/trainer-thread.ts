@@ -7,7 +7,7 @@
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { parentPort } from 'node:worker_threads';
-import { CheckpointError, EngineError } from '../../core/errors.ts';
+import { CheckpointError, EngineError, messageOf } from '../../core/errors.ts';
 import { readHfConfig } from '../../formats/hf-config.ts';
 import { readAdapterFiles, writeAdapterFiles } from '../../formats/peft.ts';
 import {
@@ -97,8 +97,7 @@ async function load(state: TrainerState, directory: string): Promise<null> {
   const { trainer } = state;
   const { weights, optimizer } = await readCheckpoint(state, directory).catch((cause: unknown) => {
     if (cause instanceof CheckpointError) throw cause;
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new CheckpointError(`${directory}: must hold a checkpoint of this model, got ${reason}`, { cause });
+    throw new CheckpointError(`${directory}: must hold a checkpoint of this model, got ${messageOf(cause)}`, { cause });
   });
   for (const [name, { data }] of trainer.trained) data.set(weights.get(name)!.data);
   trainer.restoreOptimizer(optimizer);
