@@ -7,6 +7,7 @@ import { DataError } from '../core/errors.ts';
 /** Shown first where present; other metrics on request. */
 const defaultMetrics = ['reward', 'win', 'exception_rate'];
 
+/** Prints to standard output. The action throws DataError if the file cannot be read. */
 export function createHistoryCommand(): Command {
   return new Command('history')
     .description("Print a run's curve: one line a step and split.")

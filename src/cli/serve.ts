@@ -14,6 +14,7 @@ interface ServeOptions {
   readonly seed: number;
 }
 
+/** The action resolves when SIGINT or SIGTERM has come and everything is closed. */
 export function createServeCommand(): Command {
   return new Command('serve')
     .description('Serve a model and train it through the same server (RemoteBackend). Resumes a run of this name.')

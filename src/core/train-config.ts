@@ -2,6 +2,7 @@
  * Options of one training step, with their defaults. Layer 0. The wire schema in `wire/` refuses any other key.
  */
 
+/** AdamW's settings; `weightDecay` is decoupled from the gradient. */
 export interface AdamOptions {
   readonly beta1: number;
   readonly beta2: number;
@@ -11,6 +12,7 @@ export interface AdamOptions {
 
 /** How one `train` call turns trajectory groups into optimizer updates. */
 export interface TrainConfig {
+  /** Of every update of the call; a schedule is the caller's. */
   readonly learningRate: number;
   /** `cispo` (arXiv 2506.13585) or `ppo` (clipped surrogate, arXiv 1707.06347). */
   readonly loss: 'cispo' | 'ppo';
@@ -24,9 +26,9 @@ export interface TrainConfig {
    * as in plain GRPO; below 1 suits tasks in which the last turns decide.
    */
   readonly turnDiscount: number;
-  /** Weight of the policy's mean entropy over action tokens, which is added to the objective; keeps it from settling too early. */
+  /** Weight of the policy's mean entropy over action tokens, which is added to the objective; keeps it from settling too early. 0 = none. */
   readonly entropyBonus: number;
-  /** Optimizer updates of one pass over the batch: it is cut into this many parts, whole trajectories each. */
+  /** Optimizer updates of one pass over the batch: it is cut into this many parts, whole trajectories each; at most one a trajectory. */
   readonly gradientSteps: number;
   /** Passes over the batch. */
   readonly epochs: number;
@@ -37,6 +39,7 @@ export interface TrainConfig {
   readonly seed: number;
 }
 
+/** What a `train` call uses for every option that it leaves out. */
 export const defaultTrainConfig: TrainConfig = {
   learningRate: 1e-4,
   loss: 'cispo',

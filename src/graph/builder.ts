@@ -123,9 +123,11 @@ export const maximum = (a: Operand, b: Operand): Tensor => node('maximum', [oper
 export const lessOrEqual = (a: Operand, b: Operand): Tensor => node('lessOrEqual', [operand(a), operand(b)]);
 /** a = b as bool; both float32 or both int64. */
 export const equal = (a: Operand, b: Operand): Tensor => node('equal', [operand(a), operand(b)]);
+/** `a` where the condition (bool) holds, else `b`; all three are broadcast. */
 export const where = (condition: Tensor, a: Operand, b: Operand): Tensor =>
   node('where', [condition, operand(a), operand(b)]);
 
+/** Axes may count from the end; they are dropped unless `keepDims`. */
 export function reduceSum(x: Tensor, axes: readonly number[], keepDims = false): Tensor {
   return node('reduceSum', [x], {
     axes: axes.map((axis) => normalizeAxis('reduceSum', axis, x.shape.length)),
@@ -133,6 +135,7 @@ export function reduceSum(x: Tensor, axes: readonly number[], keepDims = false):
   });
 }
 
+/** Axes may count from the end; they are dropped unless `keepDims`. */
 export function reduceMean(x: Tensor, axes: readonly number[], keepDims = false): Tensor {
   return node('reduceMean', [x], {
     axes: axes.map((axis) => normalizeAxis('reduceMean', axis, x.shape.length)),
@@ -177,6 +180,7 @@ export function splitRows(x: Tensor, like: Tensor, tail: readonly number[]): Ten
   return node('splitRows', [x, like], { shape: tail });
 }
 
+/** Axis i of the result is axis perm[i] of x. */
 export function transpose(x: Tensor, perm: readonly number[]): Tensor {
   return node('transpose', [x], { perm });
 }
@@ -246,6 +250,7 @@ export function rope(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, opt
   return node('rope', [x, positions, cos, sin], { isInverse: options.inverse ?? false });
 }
 
+/** float32 zeros; x gives its sizes alone. */
 export function zerosLike(x: Tensor): Tensor {
   return broadcastTo(constant(0), x);
 }

@@ -126,6 +126,7 @@ function concatVjp(grad: Tensor, out: Tensor, inputs: readonly Tensor[]): readon
   });
 }
 
+/** One row an op; null = not differentiable. */
 export const vjps: { readonly [K in Op]: Vjp | null } = {
   neg: (grad) => [neg(grad)],
   exp: (grad, out) => [mul(grad, out)],

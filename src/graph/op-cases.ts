@@ -1,5 +1,5 @@
 /**
- * Cases of every op, for tests only: an op without cases does not compile. The gradient check and the comparison of
+ * Cases of every op, for tests only: an op without cases does not compile. Layer 1. The gradient check and the comparison of
  * executors iterate this table. Values stay away from kinks and poles.
  */
 
@@ -212,6 +212,7 @@ const ropeInputs: OpCase['inputs'] = {
   sin: { sizes: [8, 3], isFrozen: true },
 };
 
+/** One row an op, same keys as `ops.ts`. */
 export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
   neg: unaryCases(g.neg),
   exp: unaryCases(g.exp),

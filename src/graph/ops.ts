@@ -295,6 +295,7 @@ function inferRope([x, positions, cos, sin]: readonly Tensor[]): Signature {
 
 const sigmoidOf = (x: number): number => 1 / (1 + Math.exp(-x));
 
+/** One row an op; `Op` names the keys. Rules throw ShapeError. */
 export const ops: { readonly [K in Op]: OpDefinition } = {
   neg: unary('neg', 'Neg', (x) => -x),
   exp: unary('exp', 'Exp', Math.exp),

@@ -51,6 +51,7 @@ function sessionOptions({ threads, isSpinning = false }: OrtRuntimeOptions): Inf
   };
 }
 
+/** Throws ConfigError if `threads` is out of range or onnxruntime-node is not there. */
 export async function createOrtRuntime(options: OrtRuntimeOptions): Promise<Runtime> {
   if (!(Number.isInteger(options.threads) && options.threads >= 1)) {
     throw new ConfigError(`createOrtRuntime: threads must be a whole number of at least 1, got ${options.threads}`);

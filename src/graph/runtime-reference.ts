@@ -39,6 +39,7 @@ function evaluate(graph: Graph, feeds: Feeds, constants: GraphConstants): Record
   );
 }
 
+/** float32 results come as Float64Array, unrounded. */
 export function createReferenceRuntime(): Runtime {
   return {
     compile: async (graph, { constants = new Map() } = {}) => {

@@ -42,6 +42,7 @@ export function canonicalDim(dim: Dim): Dim {
   return formatDim(parseDim(dim));
 }
 
+/** The product in canonical form; 1 of no sizes. */
 export function multiplyDims(dims: Shape): Dim {
   const parsed = dims.map(parseDim);
   return formatDim({
@@ -65,10 +66,12 @@ export function divideDims(dividend: Dim, divisor: Dim): Dim {
   return formatDim({ coefficient: quotient, symbols: left });
 }
 
+/** Compares canonical sizes: `'T*B'` and `'B*T'` must have been made canonical before. */
 export function sameShape(a: Shape, b: Shape): boolean {
   return a.length === b.length && a.every((dim, axis) => dim === b[axis]);
 }
 
+/** As in error messages: `[2, T]`. */
 export function formatShape(shape: Shape): string {
   return `[${shape.join(', ')}]`;
 }

@@ -26,6 +26,7 @@ export interface BlockTable {
   completeBlocks: number;
 }
 
+/** Holds `capacityTokens` rounded down to whole blocks; memory is taken at construction. Throws ConfigError below one block. */
 export class KvCache {
   /** Per layer [rows, K·C]. Row 0 … BLOCK_TOKENS − 1 are never handed out: padding reads them. */
   readonly keys: readonly Float32Array[];

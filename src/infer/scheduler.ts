@@ -27,6 +27,7 @@ export interface SchedulerCounters {
 /** What a step did to one sequence: it has a new token, and may have ended (`sequence.stopCause`). */
 export type StepListener = (sequence: Sequence) => void;
 
+/** `publish` and `score` must not meet a pass in flight; `add` and `abort` may. */
 export class Scheduler {
   readonly counters: SchedulerCounters = { sampledTokens: 0, prefilledTokens: 0, seconds: 0 };
   readonly #cache: KvCache;

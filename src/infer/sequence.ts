@@ -30,6 +30,7 @@ export interface RankedToken {
 
 export type StopCause = 'stop' | 'length';
 
+/** Owned by the scheduler, which sets `table`, `computedTokens` and `cachedTokens`. */
 export class Sequence {
   readonly id: number;
   /** Kept to the end, whatever is published meanwhile. */
@@ -76,7 +77,7 @@ export class Sequence {
     return this.tokenIds.length - this.computedTokens;
   }
 
-  /** Inverse of the temperature that logits are multiplied by; greedy reports logprobs at temperature 1. */
+  /** What logits are multiplied by; greedy reports logprobs at temperature 1. */
   get inverseTemperature(): number {
     return this.params.temperature === 0 ? 1 : 1 / this.params.temperature;
   }
@@ -107,6 +108,7 @@ export class Sequence {
 /** Inverse temperatures above 1e6 overflow float32 logits, whose logprobs would then be NaN. */
 const MIN_TEMPERATURE = 1e-6;
 
+/** Throws ConfigError unless it is 0 (greedy) or at least 1e-6. */
 export function checkTemperature(temperature: number): void {
   if (temperature === 0 || (temperature >= MIN_TEMPERATURE && Number.isFinite(temperature))) return;
   throw new ConfigError(`temperature: must be 0 or at least ${MIN_TEMPERATURE}, got ${temperature}`);

@@ -7,6 +7,7 @@ export interface RopeTable {
   readonly shape: readonly [number, number];
 }
 
+/** Angle of position p, pair i: p · theta^(−2i / headSize), in radians, computed in float64. */
 export function createRopeTable(positions: number, headSize: number, theta: number): RopeTable {
   const half = headSize / 2;
   const cos = new Float32Array(positions * half);

@@ -16,6 +16,7 @@ export interface GatherProgress {
   readonly elapsedSeconds: number;
 }
 
+/** `rollouts_P`: rollouts of each group; a group is done when as many have finished. */
 export class GatherTally {
   readonly rolloutsTotal: number;
   readonly #remaining_P: number[];

@@ -16,6 +16,7 @@ export interface AppOptions extends ModelRegistry {
 
 const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const;
 
+/** An application without a port; `/v1` and `/rollouts/{id}/v1` have the same routes. */
 export function createApp(options: AppOptions): Hono {
   const app = new Hono();
   const onInternalError = options.onInternalError ?? ((error: unknown): void => console.error(error));

@@ -61,6 +61,7 @@ const maxNamesPerTurn = 4096;
 /** First prompts kept encoded: the rollouts of a group share theirs. */
 const maxFirstPrompts = 1024;
 
+/** Memory of one model's turns; it is lost with the process. */
 export function createConversations(options: ConversationsOptions): Conversations {
   const { tokenizer, template } = options;
   const turns = createTurnStore(options.maxTokens ?? 2 ** 23);

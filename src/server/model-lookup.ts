@@ -31,7 +31,7 @@ const infoTimeoutMs = 2_000;
 
 const states = new WeakMap<ServedModel, ModelState>();
 
-export function modelState(model: ServedModel): ModelState {
+function modelState(model: ServedModel): ModelState {
   let state = states.get(model);
   if (state === undefined) {
     state = {
@@ -45,7 +45,7 @@ export function modelState(model: ServedModel): ModelState {
 }
 
 /** Splits `name@step`. Throws ApiError 404 if the step is not an integer. */
-export function parseModelName(id: string): { readonly name: string; readonly step: number | null } {
+function parseModelName(id: string): { readonly name: string; readonly step: number | null } {
   const at = id.indexOf('@');
   if (at < 0) return { name: id, step: null };
   const digits = id.slice(at + 1);

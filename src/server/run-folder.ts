@@ -17,6 +17,7 @@ type ModelFile = z.infer<typeof modelFile>;
 /** Folders that this process has open: its own id in a lock file may also be that of a dead process before it. */
 const openHere = new Set<string>();
 
+/** Absolute; project and name must be checked before, since they become folder names. */
 export function runDirectory(root: string, project: string, name: string): string {
   return resolve(root, project, 'models', name);
 }

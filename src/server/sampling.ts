@@ -125,6 +125,7 @@ export async function collectChoice(turn: Turn, index: number): Promise<{ choice
   throw endedEarly();
 }
 
+/** What an engine did wrong that closed a sample without its last event. */
 export function endedEarly(): EngineError {
   return new EngineError('engine: a sequence must end with a finish event, got none');
 }

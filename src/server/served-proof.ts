@@ -21,7 +21,7 @@ export function createProbeIds(tokenizer: Pick<Tokenizer, 'encode'>, maxPosition
 }
 
 /** Logprobs of the probe under a served policy step. */
-export async function scoreServed(
+async function scoreServed(
   engine: Pick<Engine, 'doLogprobs'>,
   probeIds: readonly number[],
   policyStep: number,

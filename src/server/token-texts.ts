@@ -16,6 +16,7 @@ export interface TokenTexts {
   createLogprobs(sampled: SampledTokens): WireLogprobs;
 }
 
+/** Remembers text and bytes of each token, which are asked for at every turn. */
 export function createTokenTexts(tokenizer: Tokenizer): TokenTexts {
   const cache: (Pick<WireTokenLogprob, 'token' | 'bytes'> | undefined)[] = [];
   const entryOf = (id: number, logprob: number): WireTokenLogprob => {

@@ -1,5 +1,5 @@
 /**
- * Metrics of trajectories and of the tokens of a training step. Layer 5. Names: facts of Python ART, section 1.7.
+ * Metrics of trajectories and of the tokens of a training step. Layer 5. Names as in Python ART, where it has the metric.
  * mismatchKl is the k3 estimator of KL(sampler ‖ trainer) at equal weights: mean(ρ − 1 − ln ρ), ρ = exp(training − sampling).
  */
 import { average, standardDeviation } from '../core/advantage.ts';
@@ -133,6 +133,7 @@ export interface RatioCollector {
   readonly metrics: () => Metrics;
 }
 
+/** Keeps one ratio for each action token and pass, for the percentiles. Without tokens it has no metrics. */
 export function createRatioCollector(): RatioCollector {
   const ratios: number[] = [];
   let clippedTokens = 0;

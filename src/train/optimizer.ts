@@ -21,6 +21,7 @@ export interface AdamWState {
   readonly moments: ReadonlyMap<string, { readonly first: Float32Array; readonly second: Float32Array }>;
 }
 
+/** Zero moments, two float32 arrays for each parameter. */
 export function createAdamWState(parameters: ReadonlyMap<string, Parameter>): AdamWState {
   const moments = new Map<string, { first: Float32Array; second: Float32Array }>();
   for (const [name, { data }] of parameters) {

@@ -65,6 +65,7 @@ type GraphKind = LossSpec['name'] | 'logprobs';
 
 const GRADIENT_PREFIX = 'gradient/';
 
+/** Calls must not overlap. Graphs are compiled at their first use and kept. */
 export class Trainer {
   readonly #options: TrainerOptions;
   readonly #fixedFeeds: Record<string, HostTensor>;

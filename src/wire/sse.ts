@@ -5,8 +5,10 @@ export function sseData(value: unknown): string {
   return `data: ${JSON.stringify(value)}\n\n`;
 }
 
+/** Ends a stream that went well. */
 export const sseDone = 'data: [DONE]\n\n';
 
+/** Of a streamed chat completion. */
 export const sseHeaders: Readonly<Record<string, string>> = {
   'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache',

@@ -16,6 +16,7 @@ export const modelName = z
     'must be 1–100 letters, digits, dots, dashes or underscores, starting with a letter or digit',
   );
 
+/** `POST /api/models`. Sent again for the same name, it must say the same. */
 export const registerRequest = z.strictObject({
   name: modelName,
   project: modelName,
@@ -31,6 +32,7 @@ export const registerRequest = z.strictObject({
 });
 export type RegisterRequest = z.infer<typeof registerRequest>;
 
+/** Answer to a registration and to `GET /api/models/{name}`. */
 export const modelInfo = z.object({
   name: z.string(),
   project: z.string(),
@@ -64,6 +66,7 @@ const trajectoryEntry = z.union([
   z.strictObject({ message: z.looseObject({ role: z.string() }), choice: choiceReference }),
 ]);
 
+/** A `Trajectory` of `core/`, whose sampled turns travel by reference. */
 export const wireTrajectory = z.strictObject({
   /** In order; entries with `choice` are trained. */
   entries: z.array(trajectoryEntry),
@@ -74,6 +77,7 @@ export const wireTrajectory = z.strictObject({
 });
 export type WireTrajectory = z.infer<typeof wireTrajectory>;
 
+/** A `TrajectoryGroup` of `core/`. */
 export const wireGroup = z.strictObject({
   trajectories: z.array(wireTrajectory),
   exceptions: z.array(z.strictObject({ type: z.string(), message: z.string() })),
@@ -83,6 +87,7 @@ export const wireGroup = z.strictObject({
 });
 export type WireGroup = z.infer<typeof wireGroup>;
 
+/** `TrainConfig` of `core/`, which has the meaning and the default of each. */
 export const trainOptions = z.strictObject({
   learning_rate: z.number().positive().optional(),
   loss: z.enum(['cispo', 'ppo']).optional(),
@@ -106,6 +111,7 @@ export const trainOptions = z.strictObject({
 });
 export type WireTrainOptions = z.infer<typeof trainOptions>;
 
+/** `POST /api/models/{name}/train`. */
 export const trainRequest = z.strictObject({
   /** Sent twice, it trains once: the second answer is the first one's result. */
   idempotency_key: z.string().min(1).max(200),
@@ -122,6 +128,7 @@ export const trainProgress = z.object({
 });
 export type TrainProgress = z.infer<typeof trainProgress>;
 
+/** The event `result`. */
 export const trainResult = z.object({
   /** The policy step that is served from here on. */
   step: z.int(),
@@ -132,6 +139,7 @@ export const trainResult = z.object({
 });
 export type TrainResult = z.infer<typeof trainResult>;
 
+/** `POST /api/models/{name}/log`. */
 export const logRequest = z.strictObject({
   split: z.string().regex(/^[a-z][a-z0-9_]{0,31}$/, 'must be a lower-case word such as val'),
   /** Null: the newest step. */
@@ -141,6 +149,6 @@ export const logRequest = z.strictObject({
 });
 export type LogRequest = z.infer<typeof logRequest>;
 
-export const historyRow = z.looseObject({ step: z.int(), split: z.string() });
+/** `GET /api/models/{name}/history`: rows as in history.jsonl, oldest first. */
 export const historyResponse = z.object({ rows: z.array(z.record(z.string(), z.union([z.number(), z.string()]))) });
 export type HistoryResponse = z.infer<typeof historyResponse>;
