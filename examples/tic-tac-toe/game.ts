@@ -56,7 +56,7 @@ export function winningCells(board: Board, side: Side): number[] {
 
 /**
  * What the agent of `side` sees: three rows with free cells as their numbers, then the hot cells, where either side completes three in a
- * row, the agent's own first; `-` if there are none. For X, `X23\nXO6\nO89\nhot 73`: it wins at 7, and O would at 3. A small model has
+ * row, the agent's own first; `-` if there are none. For X, `X23\nXO6\n7O9\nhot 72`: it wins at 7, and O would at 2. A small model has
  * to learn what to do about hot cells, not how to find them.
  */
 export function renderBoard(board: Board, side: Side): string {
@@ -86,7 +86,7 @@ export function bestCells(board: Board): number[] {
 }
 
 /**
- * The opponent's cell: a function of (seed, board) alone, so that games of one group differ only by what the policy plays.
+ * The opponent's cell: a function of (seed, board) alone, so that a game can be repeated exactly.
  * `random`: any free cell; `perfect`: any of the best.
  */
 export function opponentCell(name: OpponentName, board: Board, seed: number): number {

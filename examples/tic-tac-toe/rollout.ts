@@ -15,7 +15,7 @@ import {
   sideToMove,
 } from './game.ts';
 
-/** What one group of games shares. */
+/** What a game is played under. Games of a group share side and kind of opponent; each has a seed of its own. */
 export interface Scenario {
   readonly side: Side;
   /** Decides the opponent's replies. */
