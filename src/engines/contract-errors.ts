@@ -4,6 +4,7 @@ import { CheckpointError, ConfigError, DataError, EngineError } from '../core/er
 import { adam, cispo, collect, expectIdle, type Subject, sampleRequest, trainingRequest } from './contract-subject.ts';
 import type { Datum, Engine, ForwardBackwardRequest, LossConfig, SampleRequest, SamplingParams } from './engine.ts';
 
+/** Registers the tests; call inside `describe`. */
 export function testErrors(subject: Subject): void {
   type Attempt = readonly [string, (engine: Engine) => Promise<unknown>, new (message: string) => Error];
   const wrongSampling = (sampling: Partial<SamplingParams>, request: Partial<SampleRequest> = {}): Attempt[1] => {

@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { collect, expectIdle, type Subject, sampleRequest } from './contract-subject.ts';
 
+/** Registers the tests; call inside `describe`. `decode` is the text of ids, for stop strings. */
 export function testSampling(subject: Subject, decode: (ids: readonly number[]) => string): void {
   test('events: tokens, then finish with reason, policy step and cached tokens', async () => {
     const step = await subject.newestStep();

@@ -49,11 +49,13 @@ export class Subject {
   }
 }
 
+/** Seeded ids below 32, which every vocabulary has. */
 export function contractIds(count: number, vocabSize: number, ...seed: readonly (string | number)[]): number[] {
   const rng = createRng('engine-contract', ...seed);
   return Array.from({ length: count }, () => rng.integer(Math.min(vocabSize, 32)));
 }
 
+/** A request that samples 16 tokens at temperature 1 from the newest policy, but for what is given. */
 export function sampleRequest(
   request: Partial<SampleRequest> & Pick<SampleRequest, 'promptIds'>,
   sampling: Partial<SamplingParams> = {},
@@ -87,6 +89,7 @@ export async function collect(engine: Engine, request: SampleRequest): Promise<S
   return { tokenIds: tokens.flatMap((event) => event.tokenIds), logprobs, events, finish };
 }
 
+/** Large enough a rate that one update changes the logprobs. */
 export const adam: OptimStepRequest = {
   learningRate: 0.02,
   beta1: 0.9,
@@ -95,6 +98,7 @@ export const adam: OptimStepRequest = {
   weightDecay: 0.01,
   maxGradNorm: 1,
 };
+/** With CISPO's default clip range. */
 export const cispo: LossConfig = { name: 'cispo', clipLow: 0, clipHigh: 5 };
 
 /** Random sequences of up to `length` tokens. */

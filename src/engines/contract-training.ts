@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { adam, cispo, collect, type Subject, sampleRequest, trainingRequest } from './contract-subject.ts';
 import type { Datum, SampleEvent } from './engine.ts';
 
+/** Registers the tests; call inside `describe`. */
 export function testTraining(subject: Subject): void {
   test('doLogprobs scores sampled tokens as they were recorded, from the sampler and from the trainer', async () => {
     const policyStep = await subject.trainAndPublish();
