@@ -4,10 +4,10 @@ import type { ContentfulStatusCode } from 'hono/utils/http-status';
 import { ApiError } from '../core/errors.ts';
 import { refuse, toHttpError } from '../wire/errors.ts';
 import { handleChatCompletion } from './chat-completions.ts';
-import type { ModelRegistry } from './model-lookup.ts';
+import type { ModelLookup } from './model-lookup.ts';
 import { handleHealth, handleModel, handleModels } from './models-route.ts';
 
-export interface AppOptions extends ModelRegistry {
+export interface AppOptions extends ModelLookup {
   /** Adds routes of its own; errors that they throw become responses here. */
   readonly registerRoutes?: (app: Hono) => void;
   /** Gets every error that the response hides; default: standard error. */

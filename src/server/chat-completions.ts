@@ -5,7 +5,7 @@ import { ApiError, DataError, EngineError } from '../core/errors.ts';
 import { type ChatCompletionResponse, type ChatRequest, parseChatRequest } from '../wire/openai.ts';
 import { sseHeaders } from '../wire/sse.ts';
 import { streamChunks } from './chat-stream.ts';
-import { chooseModel, endOfTurnIds, type ModelRegistry, requireStep } from './model-lookup.ts';
+import { chooseModel, endOfTurnIds, type ModelLookup, requireStep } from './model-lookup.ts';
 import { readJson } from './read-json.ts';
 import {
   collectChoice,
@@ -19,13 +19,13 @@ import {
 const maxBodyBytes = 10 * 1024 * 1024;
 
 /** `x-art-rollout-id` and the `rolloutId` of the path say the same: which calls belong to one rollout. */
-export async function handleChatCompletion(c: Context, registry: ModelRegistry): Promise<Response> {
+export async function handleChatCompletion(c: Context, lookup: ModelLookup): Promise<Response> {
   const request = parseChatRequest(await readJson(c, maxBodyBytes));
   const rolloutId = c.req.param('rolloutId') ?? c.req.header('x-art-rollout-id') ?? null;
   const clientSignal = c.req.raw.signal;
   // A signal costs as much as parsing the request; the client's own is enough where nothing else can end the sampling.
   const aborter = request.isStreaming || request.n > 1 ? linkAborter(clientSignal) : null;
-  const turn = await createTurn(registry, request, rolloutId, aborter?.signal ?? clientSignal);
+  const turn = await createTurn(lookup, request, rolloutId, aborter?.signal ?? clientSignal);
   const headers: Record<string, string> = turn.prompt.origin === 'rerendered' ? { 'x-art-rerendered': '1' } : {};
   try {
     if (aborter !== null && request.isStreaming) return await answerStream(c, turn, aborter, headers);
@@ -48,12 +48,12 @@ function linkAborter(clientSignal: AbortSignal): AbortController {
 }
 
 async function createTurn(
-  registry: ModelRegistry,
+  lookup: ModelLookup,
   request: ChatRequest,
   rolloutId: string | null,
   signal: AbortSignal,
 ): Promise<Turn> {
-  const choice = await chooseModel(registry, request.model);
+  const choice = await chooseModel(lookup, request.model);
   const { messages, completionIds } = request;
   const prompt = choice.state.conversations.createPrompt({ messages, completionIds, rolloutId });
   return {

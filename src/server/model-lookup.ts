@@ -6,7 +6,8 @@ import { type Conversations, createConversations } from './conversations.ts';
 import type { ServedModel } from './served-model.ts';
 import { createTokenTexts, type TokenTexts } from './token-texts.ts';
 
-export interface ModelRegistry {
+/** Where the inference routes find models. */
+export interface ModelLookup {
   readonly models: () => Iterable<ServedModel>;
   readonly findModel: (name: string) => ServedModel | undefined;
 }
@@ -56,11 +57,11 @@ function parseModelName(id: string): { readonly name: string; readonly step: num
 }
 
 /** Throws ApiError 404, naming what is served, if the model or the step is not. */
-export async function chooseModel(registry: ModelRegistry, id: string): Promise<ModelChoice> {
+export async function chooseModel(lookup: ModelLookup, id: string): Promise<ModelChoice> {
   const { name, step } = parseModelName(id);
-  const model = registry.findModel(name);
+  const model = lookup.findModel(name);
   if (model === undefined) {
-    const names = [...registry.models()].map((served) => served.name).join(', ') || 'none';
+    const names = [...lookup.models()].map((served) => served.name).join(', ') || 'none';
     const message = `model: must be one that is served (${names}), got ${JSON.stringify(id)}`;
     throw refuse(404, 'model_not_found', message, 'model');
   }

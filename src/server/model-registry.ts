@@ -7,7 +7,7 @@ import { loadTokenizer, readTokenizerConfig } from '../formats/tokenizer.ts';
 import { refuse } from '../wire/errors.ts';
 import type { RegisterRequest } from '../wire/training.ts';
 import { type CompletionStoreOptions, createCompletionStore } from './completion-store.ts';
-import type { ModelRegistry as ModelLookup } from './model-lookup.ts';
+import type { ModelLookup } from './model-lookup.ts';
 import {
   type EngineTuning,
   type ModelFiles,

@@ -3,14 +3,14 @@ import type { Context } from 'hono';
 import { messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
 import type { WireModel } from '../wire/openai.ts';
-import { type ModelRegistry, readEngineInfo } from './model-lookup.ts';
+import { type ModelLookup, readEngineInfo } from './model-lookup.ts';
 import type { ServedModel } from './served-model.ts';
 
 const startedAt = Math.floor(Date.now() / 1000);
 
 /** 200 if every engine answers within two seconds, else 503 with what each one said. */
-export async function handleHealth(c: Context, registry: ModelRegistry): Promise<Response> {
-  const models = await Promise.all([...registry.models()].map(describeHealth));
+export async function handleHealth(c: Context, lookup: ModelLookup): Promise<Response> {
+  const models = await Promise.all([...lookup.models()].map(describeHealth));
   const isHealthy = models.every((model) => model.status === 'ok');
   return c.json({ status: isHealthy ? 'ok' : 'unavailable', models }, isHealthy ? 200 : 503);
 }
@@ -42,8 +42,8 @@ async function describeHealth(model: ServedModel): Promise<ModelHealth> {
 }
 
 /** Every model as `name` and, for the policy steps that are loaded, as `name@step`. */
-async function listModels(registry: ModelRegistry): Promise<readonly WireModel[]> {
-  const lists = await Promise.all([...registry.models()].map(modelIds));
+async function listModels(lookup: ModelLookup): Promise<readonly WireModel[]> {
+  const lists = await Promise.all([...lookup.models()].map(modelIds));
   return lists.flat().map((id) => ({ id, object: 'model', created: startedAt, owned_by: 'art' }));
 }
 
@@ -58,13 +58,13 @@ async function modelIds(model: ServedModel): Promise<readonly string[]> {
 }
 
 /** `GET /v1/models`. */
-export async function handleModels(c: Context, registry: ModelRegistry): Promise<Response> {
-  return c.json({ object: 'list', data: await listModels(registry) });
+export async function handleModels(c: Context, lookup: ModelLookup): Promise<Response> {
+  return c.json({ object: 'list', data: await listModels(lookup) });
 }
 
 /** `GET /v1/models/{id}`, for `name` and `name@step`. Throws ApiError 404 naming what is served. */
-export async function handleModel(c: Context, registry: ModelRegistry, id: string): Promise<Response> {
-  const models = await listModels(registry);
+export async function handleModel(c: Context, lookup: ModelLookup, id: string): Promise<Response> {
+  const models = await listModels(lookup);
   const model = models.find((candidate) => candidate.id === id);
   if (model === undefined) {
     const ids = models.map((candidate) => candidate.id).join(', ') || 'none';
