@@ -9,9 +9,13 @@ import { join, relative } from 'node:path';
 import { parseArgs } from 'node:util';
 import {
   AbortedError,
+  CheckpointError,
+  ConfigError,
   deriveSeed,
   gatherTrajectoryGroups,
+  type HistoryRow,
   LocalBackend,
+  type ModelState,
   TrainableModel,
   type TrajectoryGroup,
   trajectoryGroup,
@@ -62,6 +66,29 @@ function readOptions(): DemoOptions {
   };
 }
 
+type SharesByOpponent = Readonly<Record<OpponentName, GameShares>>;
+
+interface DemoOutcome {
+  readonly before: SharesByOpponent;
+  readonly after: SharesByOpponent;
+  readonly steps: number;
+}
+
+interface DemoNumbers {
+  readonly seed: number;
+  readonly seconds: number;
+  readonly peakMemoryMb: number;
+  readonly parameters: number;
+  /** Shares of games against the random opponent. */
+  readonly before: GameShares;
+  readonly after: GameShares;
+  readonly steps: number;
+  readonly sampleTokensPerSecond: number | null;
+  readonly trainTokensPerSecond: number | null;
+  readonly maxMismatchKl: number;
+  readonly adapterSha256: string;
+}
+
 /** One demo run; fields are what its stages share. */
 class Demo {
   readonly #options: DemoOptions;
@@ -87,8 +114,10 @@ class Demo {
     if (resumedAt > 0) this.#say(`Resuming after step ${resumedAt}.`);
     const before = resumedAt === 0 ? await this.#evaluate(model, 0) : await this.#readShares(backend, model, 0);
     for (let step = resumedAt; step < this.#options.steps; step++) await this.#trainStep(backend, model, step);
-    const after = await this.#evaluate(model, this.#options.steps);
-    await this.#report(backend, model, before, after);
+    // A run that an earlier call took further is shown as it is, not as it was.
+    const last = Math.max(resumedAt, this.#options.steps);
+    const after = await this.#evaluate(model, last);
+    await this.#report(backend, model, { before, after, steps: last });
   }
 
   #say(text: string): void {
@@ -128,8 +157,8 @@ class Demo {
     }
   }
 
-  /** Plays against both opponents, or reads what an earlier process measured. */
-  async #evaluate(model: TrainableModel, step: number): Promise<Record<OpponentName, GameShares>> {
+  /** Plays against both opponents with the newest policy, which is that of `step`, and keeps the games in the history. */
+  async #evaluate(model: TrainableModel, step: number): Promise<SharesByOpponent> {
     const results: Partial<Record<OpponentName, GameShares>> = {};
     for (const opponent of OPPONENTS) {
       const { trajectories, ...shares } = await evaluate(model, {
@@ -145,14 +174,11 @@ class Demo {
           `win ${percent(shares.win)}, draw ${percent(shares.draw)}, loss ${percent(shares.loss)} (illegal ${percent(shares.illegal)})`,
       );
     }
-    return results as Record<OpponentName, GameShares>;
+    return results as SharesByOpponent;
   }
 
-  async #readShares(
-    backend: LocalBackend,
-    model: TrainableModel,
-    step: number,
-  ): Promise<Record<OpponentName, GameShares>> {
+  /** What an earlier process measured. */
+  async #readShares(backend: LocalBackend, model: TrainableModel, step: number): Promise<SharesByOpponent> {
     const rows = await backend.history(model);
     const read = (opponent: OpponentName): GameShares => {
       const split = splitOf(opponent);
@@ -245,73 +271,66 @@ class Demo {
     });
   }
 
-  async #report(
-    backend: LocalBackend,
-    model: TrainableModel,
-    before: Readonly<Record<OpponentName, GameShares>>,
-    after: Readonly<Record<OpponentName, GameShares>>,
-  ): Promise<void> {
-    const { seed, steps, isJson } = this.#options;
+  async #report(backend: LocalBackend, model: TrainableModel, outcome: DemoOutcome): Promise<void> {
+    const { before, after, steps } = outcome;
     const state = await backend.getState(model);
     const rows = (await backend.history(model)).filter(({ split }) => split === 'train');
     const curve = rows.map((row) => ({ x: Number(row.step), y: Number(row['train/reward']) }));
     const svgPath = join(state.directory, 'reward.svg');
-    await writeFile(
-      svgPath,
-      renderRewardSvg([{ name: 'mean reward', points: curve }], { title: 'Tic-tac-toe: reward by training step' }),
-    );
+    const title = 'Tic-tac-toe: reward by training step';
+    await writeFile(svgPath, renderRewardSvg([{ name: 'mean reward', points: curve }], { title }));
     const checkpoint = join(state.directory, 'checkpoints', String(steps).padStart(4, '0'));
-    const adapterSha256 = createHash('sha256')
-      .update(await readFile(join(checkpoint, 'adapter_model.safetensors')))
-      .digest('hex');
-    this.#peakEngineBytes = Math.max(this.#peakEngineBytes, state.engine.peakRssBytes);
-    const seconds = (performance.now() - this.#startedAt) / 1000;
-    const peakMemoryMb = (process.resourceUsage().maxRSS * 1024 + this.#peakEngineBytes) / 1e6;
-    const maxMismatchKl = Math.max(0, ...rows.map((row) => Math.abs(Number(row['loss/mismatch_kl'] ?? 0))));
-    const { sampledTokens, samplingSeconds, trainedTokens, trainingSeconds } = state.engine;
+    const numbers = await this.#measure(state, rows, checkpoint, outcome);
     this.#say(`\n${renderTerminalPlot(curve, { title: 'mean reward of the training games' })}\n`);
-    this.#say(
-      renderTable(
-        OPPONENTS.map((opponent) => ({
-          title: `${opponent} opponent`,
-          before: before[opponent],
-          after: after[opponent],
-        })),
-        this.#style,
-      ),
-    );
+    const sections = OPPONENTS.map((opponent) => ({
+      title: `${opponent} opponent`,
+      before: before[opponent],
+      after: after[opponent],
+    }));
+    this.#say(renderTable(sections, this.#style));
     const shown = (path: string): string => relative('.', path) || '.';
-    this.#say(
-      [
-        '',
-        `${seconds.toFixed(0)} s, ${peakMemoryMb.toFixed(0)} MB at most, ${state.parameters.toLocaleString('en-US')} parameters, seed ${seed}.`,
-        `Sampler against trainer on the same tokens: mismatch KL at most ${maxMismatchKl}.`,
-        `Reward curve   ${shown(svgPath)}`,
-        `History        ${shown(join(state.directory, 'history.jsonl'))}`,
-        `Adapter (PEFT) ${shown(checkpoint)}`,
-        '',
-        'Next:',
-        `  npm run demo -- --seed ${seed + 1}      the same with other random numbers`,
-        `  npm run demo -- --steps ${steps + 10}     train this one further`,
-        '  examples/rl-loop.ts           the whole algorithm in one short file: start your own from it',
-      ].join('\n'),
-    );
-    if (!isJson) return;
-    this.#say(
-      JSON.stringify({
-        seed,
-        seconds,
-        peakMemoryMb,
-        parameters: state.parameters,
-        before: before.random,
-        after: after.random,
-        steps,
-        sampleTokensPerSecond: sampledTokens / samplingSeconds,
-        trainTokensPerSecond: trainedTokens / trainingSeconds,
-        maxMismatchKl,
-        adapterSha256,
-      }),
-    );
+    const { seed, seconds, peakMemoryMb, parameters, maxMismatchKl } = numbers;
+    const lines = [
+      '',
+      `${seconds.toFixed(0)} s, ${peakMemoryMb.toFixed(0)} MB at most, ${parameters.toLocaleString('en-US')} parameters, seed ${seed}.`,
+      `Sampler against trainer on the same tokens: mismatch KL at most ${maxMismatchKl}.`,
+      `Reward curve   ${shown(svgPath)}`,
+      `History        ${shown(join(state.directory, 'history.jsonl'))}`,
+      `Adapter (PEFT) ${shown(checkpoint)}`,
+      '',
+      'Next:',
+      `  npm run demo -- --seed ${seed + 1}      the same with other random numbers`,
+      `  npm run demo -- --steps ${steps + 10}     train this one further`,
+      '  examples/rl-loop.ts           the whole algorithm in one short file: start your own from it',
+    ];
+    this.#say(lines.join('\n'));
+    if (this.#options.isJson) this.#say(JSON.stringify(numbers));
+  }
+
+  /** What `--json` prints; rates are null where this process neither sampled nor trained. */
+  async #measure(
+    state: ModelState,
+    rows: readonly HistoryRow[],
+    checkpoint: string,
+    { before, after, steps }: DemoOutcome,
+  ): Promise<DemoNumbers> {
+    const adapter = await readFile(join(checkpoint, 'adapter_model.safetensors'));
+    const { sampledTokens, samplingSeconds, trainedTokens, trainingSeconds, peakRssBytes } = state.engine;
+    const engineBytes = Math.max(this.#peakEngineBytes, peakRssBytes);
+    const rate = (tokens: number, seconds: number): number | null => (tokens > 0 ? tokens / seconds : null);
+    return {
+      seed: this.#options.seed,
+      seconds: (performance.now() - this.#startedAt) / 1000,
+      peakMemoryMb: (process.resourceUsage().maxRSS * 1024 + engineBytes) / 1e6,
+      parameters: state.parameters,
+      before: before.random,
+      after: after.random,
+      steps,
+      sampleTokensPerSecond: rate(sampledTokens, samplingSeconds),
+      trainTokensPerSecond: rate(trainedTokens, trainingSeconds),
+      maxMismatchKl: Math.max(0, ...rows.map((row) => Math.abs(Number(row['loss/mismatch_kl'] ?? 0)))),
+      adapterSha256: createHash('sha256').update(adapter).digest('hex'),
+    };
   }
 }
 
@@ -323,16 +342,35 @@ function percent(share: number): string {
   return `${(share * 100).toFixed(1)} %`;
 }
 
-const stop = createStopSignal(() => {
-  process.stderr.write('\nStopping after the step under way; press Ctrl-C again to stop at once.\n');
-});
-try {
-  await new Demo(readOptions(), stop.signal).run();
-} catch (error) {
-  if (!stop.signal.aborted) throw error;
-  if (!(error instanceof AbortedError)) process.stderr.write(`${error instanceof Error ? error.message : error}\n`);
-  process.stderr.write('Stopped. Start it again and it goes on from the last checkpoint.\n');
-  process.exitCode = 130;
-} finally {
-  stop.dispose();
+/** Runs the demo; a message instead of a stack where the user's own words are at fault, or where the user stopped it. */
+async function main(): Promise<number> {
+  let options: DemoOptions;
+  try {
+    options = readOptions();
+  } catch (error) {
+    process.stderr.write(`${error instanceof Error ? error.message : error}\n`);
+    return 2;
+  }
+  const stop = createStopSignal(() => {
+    process.stderr.write('\nStopping after the step under way; press Ctrl-C again to stop at once.\n');
+  });
+  try {
+    await new Demo(options, stop.signal).run();
+    return 0;
+  } catch (error) {
+    if (error instanceof ConfigError || error instanceof CheckpointError) {
+      process.stderr.write(
+        `${error.message}\nStart afresh with --fresh, which removes what this seed left under --root.\n`,
+      );
+      return 1;
+    }
+    if (!stop.signal.aborted) throw error;
+    if (!(error instanceof AbortedError)) process.stderr.write(`${error instanceof Error ? error.message : error}\n`);
+    process.stderr.write('Stopped. Start it again and it goes on from the last checkpoint.\n');
+    return 130;
+  } finally {
+    stop.dispose();
+  }
 }
+
+process.exitCode = await main();

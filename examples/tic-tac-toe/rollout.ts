@@ -35,7 +35,7 @@ export interface RolloutOptions {
 export type Result = 'win' | 'draw' | 'loss' | 'illegal';
 
 /** The one place that says what is good. An illegal move also counts as a loss in the metrics. */
-export const rewards: Readonly<Record<Result, number>> = { win: 1, draw: -0.3, loss: -1, illegal: -1.5 };
+export const rewards: Readonly<Record<Result, number>> = { win: 1, draw: 0, loss: -1, illegal: -1.5 };
 
 /** Enough for a digit and the end of the turn; anything longer is no move. */
 const MAX_MOVE_TOKENS = 4;

@@ -120,7 +120,7 @@ async function answerStream(
   aborter: AbortController,
   headers: Record<string, string>,
 ): Promise<Response> {
-  const chunks = streamChunks(turn);
+  const chunks = streamChunks(turn, () => aborter.abort());
   const first = await chunks.next();
   const encoder = new TextEncoder();
   const body = new ReadableStream<Uint8Array>({

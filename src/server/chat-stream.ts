@@ -8,9 +8,9 @@ import type { SampledTokens } from './token-texts.ts';
 
 /**
  * The whole event stream as text, one item a write. An error before the first item is thrown; a later one becomes a last
- * event with OpenAI's error body, without `[DONE]`.
+ * event with OpenAI's error body, without `[DONE]`, after `stopSampling` has ended the other choices.
  */
-export async function* streamChunks(turn: Turn): AsyncGenerator<string, void> {
+export async function* streamChunks(turn: Turn, stopSampling: () => void): AsyncGenerator<string, void> {
   const choices = Array.from({ length: turn.request.n }, (_, index) => new SampledChoice(turn, index));
   const finished = new Map<number, FinishEvent>();
   const events = mergeEvents(choices.map((choice) => sampleChoice(turn, choice.index, true)));
@@ -32,6 +32,7 @@ export async function* streamChunks(turn: Turn): AsyncGenerator<string, void> {
     yield usageChunk(turn, choices, finished.get(0)) + sseDone;
   } catch (error) {
     if (!isStarted) throw error;
+    stopSampling();
     yield sseData(toHttpError(error).body);
   }
 }
