@@ -23,7 +23,7 @@ export const warmUp = {
 export const lora = { rank: 16, alpha: 64 } as const;
 
 export const reinforcement = {
-  steps: 24,
+  steps: 30,
   groupsPerStep: 8,
   rolloutsPerGroup: 32,
   learningRate: 1.2e-3,
@@ -33,8 +33,8 @@ export const reinforcement = {
   loss: 'ppo',
   clipLow: 0.2,
   clipHigh: 0.3,
-  gradientSteps: 8,
-  epochs: 2,
+  gradientSteps: 16,
+  epochs: 1,
   /** The last moves of a game decide most while tactics are learned, and less when openings are. */
   turnDiscount: { first: 0.7, last: 0.9 },
   entropyBonus: 0.01,
