@@ -352,7 +352,7 @@ async function main(): Promise<number> {
     return 2;
   }
   const stop = createStopSignal(() => {
-    process.stderr.write('\nStopping after the step under way; press Ctrl-C again to stop at once.\n');
+    process.stderr.write('\nStopping; press Ctrl-C again to stop at once.\n');
   });
   try {
     await new Demo(options, stop.signal).run();
@@ -366,7 +366,9 @@ async function main(): Promise<number> {
     }
     if (!stop.signal.aborted) throw error;
     if (!(error instanceof AbortedError)) process.stderr.write(`${error instanceof Error ? error.message : error}\n`);
-    process.stderr.write('Stopped. Start it again and it goes on from the last checkpoint.\n');
+    process.stderr.write(
+      'Stopped. The same command goes on from the last checkpoint; a warm-up that was cut short starts over.\n',
+    );
     return 130;
   } finally {
     stop.dispose();

@@ -30,7 +30,7 @@ async function loadOrt(): Promise<OrtModule> {
     return await import('onnxruntime-node');
   } catch (cause) {
     throw new ConfigError(
-      'createOrtRuntime: the embedded engine needs the package onnxruntime-node, which could not be loaded; run: npm install onnxruntime-node@1.30.0',
+      'createOrtRuntime: the embedded engine needs the package onnxruntime-node, which could not be loaded; run: npm install --ignore-scripts onnxruntime-node@1.30.0',
       { cause },
     );
   }

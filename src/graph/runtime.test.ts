@@ -235,7 +235,9 @@ test('a missing onnxruntime-node is a ConfigError with the line to type', async 
   vi.doMock('onnxruntime-node', () => {
     throw new Error('Cannot find package');
   });
-  await expect(createOrtRuntime({ threads: 1 })).rejects.toThrow('run: npm install onnxruntime-node@1.30.0');
+  await expect(createOrtRuntime({ threads: 1 })).rejects.toThrow(
+    'run: npm install --ignore-scripts onnxruntime-node@1.30.0',
+  );
   vi.doUnmock('onnxruntime-node');
 });
 
