@@ -25,10 +25,10 @@ const step = {
 
 test('one line says how a step went', () => {
   expect(formatStep(step, plain)).toBe(
-    'step  7/20  reward  0.61 ± 0.48  win  63 %  draw  12 %  loss  22 %  illegal   3 %  entropy 0.71  kl 0  ' +
+    'step  7/20  reward  0.61 ± 0.48  win  63 %  draw  12 %  loss  22 %  illegal   3 %  entropy 0.71  mismatch kl 0  ' +
       'rollout 8.1 s (12,000 tok/s)  train 2.9 s (24,000 tok/s)',
   );
-  expect(formatStep({ ...step, mismatchKl: 1.24e-9 }, plain)).toContain('kl 1.2e-9');
+  expect(formatStep({ ...step, mismatchKl: 1.24e-9 }, plain)).toContain('mismatch kl 1.2e-9');
 });
 
 test('colours appear on a terminal alone, and never with NO_COLOR', () => {

@@ -47,7 +47,7 @@ export function formatStep(report: StepReport, style: Style): string {
     `loss ${percent(report.loss)}`,
     `illegal ${percent(report.illegal)}`,
     `entropy ${report.entropy.toFixed(2)}`,
-    `kl ${formatKl(report.mismatchKl)}`,
+    `mismatch kl ${formatKl(report.mismatchKl)}`,
     style.dim(`rollout ${report.rolloutSeconds.toFixed(1)} s (${rate(report.sampleTokensPerSecond)})`),
     style.dim(`train ${report.trainSeconds.toFixed(1)} s (${rate(report.trainTokensPerSecond)})`),
   ];

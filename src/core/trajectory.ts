@@ -22,7 +22,7 @@ export interface ChoiceOrigin {
 export interface ChatChoice {
   readonly index: number;
   readonly finish_reason: string;
-  readonly message: { readonly role: string; readonly content?: unknown };
+  readonly message: { readonly role: string; readonly content?: string | null };
   readonly art?: ChoiceOrigin;
 }
 
