@@ -202,6 +202,9 @@ describe('models and health', () => {
 describe('listening', () => {
   test('a public address needs isPublic', async () => {
     await expect(startServer(app, { host: '0.0.0.0' })).rejects.toThrow(ConfigError);
+    await expect(startServer(app, { port: 99_999 })).rejects.toThrow(
+      'port: must be a whole number from 0 to 65535, got 99999',
+    );
     const server = await startServer(app, { host: '0.0.0.0', isPublic: true });
     expect((await fetch(`http://127.0.0.1:${server.port}/healthz`)).status).toBe(200);
     await server.close();

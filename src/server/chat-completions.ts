@@ -1,5 +1,7 @@
 /** `POST /v1/chat/completions`, answered at once or as a stream. Layer 5. */
+
 import { randomInt, randomUUID } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import type { Context } from 'hono';
 import { ApiError, DataError, EngineError } from '../core/errors.ts';
 import { type ChatCompletionResponse, type ChatRequest, parseChatRequest } from '../wire/openai.ts';
@@ -42,6 +44,7 @@ export async function handleChatCompletion(c: Context, lookup: ModelLookup): Pro
 /** Aborts with the client, and by itself: when one of several choices fails, or the body of a stream is dropped. */
 function linkAborter(clientSignal: AbortSignal): AbortController {
   const aborter = new AbortController();
+  setMaxListeners(0, aborter.signal); // one listener a choice, and n may be 128
   if (clientSignal.aborted) aborter.abort(clientSignal.reason);
   clientSignal.addEventListener('abort', () => aborter.abort(clientSignal.reason), { once: true });
   return aborter;

@@ -8,8 +8,9 @@ import { createReadStream } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { CheckpointError, messageOf } from '../core/errors.ts';
+import { CheckpointError, ConfigError, messageOf } from '../core/errors.ts';
 import { formatJson, isMissing, readJsonFile } from '../formats/atomic-files.ts';
+import { formatValue } from '../wire/errors.ts';
 
 const manifestName = 'checkpoint.json';
 const temporaryPrefix = '.tmp-';
@@ -101,10 +102,15 @@ export async function verifyCheckpoint({ directory, manifest }: StoredCheckpoint
   }
 }
 
-/** SHA-256 of the weights that checkpoints build on: of model.safetensors, or of the sorted `name hash` lines of a sharded model. */
+/** SHA-256 of the weights that checkpoints build on: of model.safetensors, or of the sorted `name hash` lines of a sharded model. Throws ConfigError if there is none. */
 export async function hashBaseModel(directory: string): Promise<string> {
-  const names = (await readdir(directory)).filter((name) => name.endsWith('.safetensors')).sort();
-  if (names.length === 0) throw new CheckpointError(`${directory}: must hold model.safetensors, got no such file`);
+  const all = await readdir(directory).catch((cause: unknown) => {
+    throw new ConfigError(`base model: must be a folder that can be read, got ${formatValue(directory)}`, { cause });
+  });
+  const names = all.filter((name) => name.endsWith('.safetensors')).sort();
+  if (names.length === 0) {
+    throw new ConfigError(`base model: must be a folder that holds model.safetensors, got ${formatValue(directory)}`);
+  }
   if (names.length === 1) return (await describeFile(join(directory, names[0]!))).sha256;
   const lines: string[] = [];
   for (const name of names) lines.push(`${name} ${(await describeFile(join(directory, name))).sha256}\n`);

@@ -28,7 +28,7 @@ const keepAliveTimeoutMs = 75_000;
 
 const closeGraceMs = 2_000;
 
-/** Throws ConfigError if the address is public without `isPublic`, or taken. */
+/** Throws ConfigError if the address is public without `isPublic`, or taken, or no port. */
 export async function startServer(app: Hono, options: ListenOptions = {}): Promise<RunningServer> {
   const host = options.host ?? '127.0.0.1';
   if (!isLoopback(host) && options.isPublic !== true) {
@@ -36,14 +36,18 @@ export async function startServer(app: Hono, options: ListenOptions = {}): Promi
       `host: must be a loopback address unless isPublic is true (this server has no authentication), got ${host}`,
     );
   }
+  const wantedPort = options.port ?? 0;
+  if (!Number.isInteger(wantedPort) || wantedPort < 0 || wantedPort > 65_535) {
+    throw new ConfigError(`port: must be a whole number from 0 to 65535, got ${wantedPort}`);
+  }
   const server = createAdaptorServer({ fetch: app.fetch }) as Server;
   server.keepAliveTimeout = keepAliveTimeoutMs;
   const connections = trackConnections(server);
-  server.listen(options.port ?? 0, host);
+  server.listen(wantedPort, host);
   try {
     await once(server, 'listening');
   } catch (cause) {
-    const where = `${host}:${options.port ?? 0}`;
+    const where = `${host}:${wantedPort}`;
     throw new ConfigError(`server: must be able to listen on ${where}, got ${messageOf(cause)}`, { cause });
   }
   const { port } = server.address() as AddressInfo;

@@ -7,7 +7,7 @@ import { link, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { ConfigError } from '../core/errors.ts';
+import { ConfigError, messageOf } from '../core/errors.ts';
 import { formatJson, isMissing, readJsonFile, readTextFile, writeFileAtomic } from '../formats/atomic-files.ts';
 import { type RegisterRequest, registerRequest } from '../wire/training.ts';
 
@@ -28,7 +28,11 @@ export async function lockRunFolder(directory: string): Promise<() => Promise<vo
   if (openHere.has(directory)) throw lockedBy(process.pid, path);
   openHere.add(directory);
   try {
-    await mkdir(directory, { recursive: true });
+    await mkdir(directory, { recursive: true }).catch((cause: unknown) => {
+      throw new ConfigError(`run folder: must be a folder that can be made, got ${directory} (${messageOf(cause)})`, {
+        cause,
+      });
+    });
     while (!(await createLock(path))) await removeStaleLock(path);
   } catch (error) {
     openHere.delete(directory);

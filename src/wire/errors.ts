@@ -96,7 +96,12 @@ export function describeIssue(
 
 /** A short form of a value for messages. */
 export function formatValue(value: unknown): string {
-  const text = JSON.stringify(value) ?? String(value);
+  let text: string;
+  try {
+    text = JSON.stringify(value) ?? String(value);
+  } catch {
+    text = 'a value nested too deep to be shown'; // JSON.stringify recurses
+  }
   return text.length > 80 ? `${text.slice(0, 77)}…` : text;
 }
 

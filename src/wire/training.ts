@@ -24,7 +24,7 @@ export const registerRequest = z.strictObject({
   base_model: z.string().min(1),
   lora: z.strictObject({
     rank: z.int().min(1).max(1024),
-    alpha: z.number().positive(),
+    alpha: z.number().positive().max(1_000_000),
     target_modules: z.array(z.string()).min(1).optional(),
   }),
   /** Seed of the adapter's initial weights. */
