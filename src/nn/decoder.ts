@@ -21,7 +21,7 @@ import {
   type Tensor,
   transpose,
 } from '../graph/builder.ts';
-import { multiplyDims, type Shape } from '../graph/sizes.ts';
+import { type Dim, divideDims, multiplyDims, type Shape } from '../graph/sizes.ts';
 import { type LoraSpec, loraShapes, loraTensorName } from './lora.ts';
 import { type LinearModule, linearName, parameterShapes } from './parameters.ts';
 
@@ -82,16 +82,69 @@ export function declareInputs(config: DecoderConfig, keyAxis: 'T' | 'S'): Decode
  * all rows is a third faster than a batch of B products.
  */
 export function decoderHidden(model: DecoderTensors, inputs: DecoderInputs, route: KeyValueRoute): Tensor {
-  const { config } = model;
-  const embedded = gatherRows(parameter(model, 'model.embed_tokens.weight'), inputs.tokenIds);
-  let x = reshape(embedded, [multiplyDims(inputs.tokenIds.shape), config.width]);
-  for (let layer = 0; layer < config.layers; layer++) {
-    const attentionIn = norm(model, x, `model.layers.${layer}.input_layernorm.weight`);
-    x = add(x, attention(model, layer, attentionIn, inputs, route));
-    const mlpIn = norm(model, x, `model.layers.${layer}.post_attention_layernorm.weight`);
-    x = add(x, swiGlu(model, layer, mlpIn));
+  let x = embedTokens(model, inputs.tokenIds);
+  for (let layer = 0; layer < model.config.layers; layer++) {
+    const { queries, keys, values } = projectAttention(model, layer, x, inputs);
+    const seen = route(layer, keys, values);
+    x = finishLayer(model, layer, x, attend(model.config, queries, seen.keys, seen.values, inputs.mask));
   }
   return x;
+}
+
+/** The residual stream before the first layer, [B·T, D]. */
+export function embedTokens(model: DecoderTensors, tokenIds: Tensor): Tensor {
+  const embedded = gatherRows(parameter(model, 'model.embed_tokens.weight'), tokenIds);
+  return reshape(embedded, [multiplyDims(tokenIds.shape), model.config.width]);
+}
+
+/** What attention of one layer reads, with RoPE applied. */
+export interface AttentionTensors {
+  readonly queries: Tensor; // [B, H, T, C]
+  readonly keys: Tensor; // [B, K, T, C]
+  readonly values: Tensor; // [B, K, T, C]
+}
+
+/** First part of a layer: norm, projections, rotary embedding of the residual stream x [B·T, D]. */
+export function projectAttention(
+  model: DecoderTensors,
+  layer: number,
+  x: Tensor,
+  inputs: Pick<DecoderInputs, 'tokenIds' | 'positions' | 'cos' | 'sin'>,
+): AttentionTensors {
+  const { heads, kvHeads, headSize, hasQkNorm } = model.config;
+  const normed = norm(model, x, `model.layers.${layer}.input_layernorm.weight`);
+  const project = (module: LinearModule, count: number, normName: string | null): Tensor => {
+    let y = splitRows(linear(model, layer, module, normed), inputs.tokenIds, [count, headSize]);
+    if (normName && hasQkNorm) y = norm(model, y, `model.layers.${layer}.self_attn.${normName}.weight`);
+    return transpose(y, [0, 2, 1, 3]);
+  };
+  const rotate = (y: Tensor): Tensor => rope(y, inputs.positions, inputs.cos, inputs.sin);
+  return {
+    queries: rotate(project('q_proj', heads, 'q_norm')),
+    keys: rotate(project('k_proj', kvHeads, 'k_norm')),
+    values: project('v_proj', kvHeads, null),
+  };
+}
+
+/** Scaled dot-product attention of queries [B, H, T, C] over keys and values [B, K, S, C]: [B, K, G*T, C]. */
+export function attend(config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor): Tensor {
+  const { heads, kvHeads, headSize } = config;
+  const [batch, , time] = queries.shape as readonly [Dim, Dim, Dim];
+  const grouped = reshape(queries, [batch, kvHeads, multiplyDims([heads / kvHeads, time]), headSize]);
+  const scores = matmul(grouped, keys, { transB: true, alpha: 1 / Math.sqrt(headSize) }); // [B, K, G*T, S]
+  return matmul(softmax(add(scores, mask)), values);
+}
+
+/** Second part of a layer: output projection of `mixed` [B, K, G*T, C] and MLP, each added to the residual stream x [B·T, D]. */
+export function finishLayer(model: DecoderTensors, layer: number, x: Tensor, mixed: Tensor): Tensor {
+  const { heads, kvHeads, headSize } = model.config;
+  const [batch, , queryRows] = mixed.shape as readonly [Dim, Dim, Dim];
+  const time = divideDims(queryRows, heads / kvHeads);
+  const perHead = reshape(mixed, [batch, heads, time, headSize]);
+  const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [x.shape[0]!, heads * headSize]);
+  const attended = add(x, linear(model, layer, 'o_proj', joined));
+  const mlpIn = norm(model, attended, `model.layers.${layer}.post_attention_layernorm.weight`);
+  return add(attended, swiGlu(model, layer, mlpIn));
 }
 
 /**
@@ -132,33 +185,6 @@ function linear(model: DecoderTensors, layer: number, module: LinearModule, x: T
     alpha: lora.alpha / lora.rank,
   });
   return add(y, up);
-}
-
-function attention(
-  model: DecoderTensors,
-  layer: number,
-  x: Tensor,
-  inputs: DecoderInputs,
-  route: KeyValueRoute,
-): Tensor {
-  const { config } = model;
-  const { heads, kvHeads, headSize } = config;
-  const [batch, time] = inputs.tokenIds.shape as readonly [string, string];
-  const queriesPerKey = multiplyDims([heads / kvHeads, time]);
-  const project = (module: LinearModule, count: number, normName: string | null): Tensor => {
-    let y = splitRows(linear(model, layer, module, x), inputs.tokenIds, [count, headSize]);
-    if (normName && config.hasQkNorm) y = norm(model, y, `model.layers.${layer}.self_attn.${normName}.weight`);
-    return transpose(y, [0, 2, 1, 3]);
-  };
-  const rotate = (y: Tensor): Tensor => rope(y, inputs.positions, inputs.cos, inputs.sin);
-  const queries = rotate(project('q_proj', heads, 'q_norm')); // [B, H, T, C]
-  const { keys, values } = route(layer, rotate(project('k_proj', kvHeads, 'k_norm')), project('v_proj', kvHeads, null));
-  const grouped = reshape(queries, [batch, kvHeads, queriesPerKey, headSize]);
-  const scores = matmul(grouped, keys, { transB: true, alpha: 1 / Math.sqrt(headSize) }); // [B, K, G*T, S]
-  const mixed = matmul(softmax(add(scores, inputs.mask)), values); // [B, K, G*T, C]
-  const perHead = reshape(mixed, [batch, heads, time, headSize]);
-  const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [x.shape[0]!, heads * headSize]);
-  return linear(model, layer, 'o_proj', joined);
 }
 
 function swiGlu(model: DecoderTensors, layer: number, x: Tensor): Tensor {
