@@ -13,22 +13,28 @@ export interface BenchModel {
 /** An adapter on every linear layer. */
 export const lora = loraSpec({ rank: 8, alpha: 16 });
 
-type Sizes = Pick<DecoderConfig, 'width' | 'layers' | 'heads' | 'kvHeads' | 'headSize' | 'ffWidth' | 'vocabSize'>;
+type Sizes = Pick<DecoderConfig, 'width' | 'layers' | 'heads' | 'kvHeads' | 'headSize' | 'ffWidth' | 'vocabSize'> &
+  Partial<DecoderConfig>;
 
 const shapes: readonly Sizes[] = [
   // A starter model of default size.
   { width: 128, layers: 4, heads: 4, kvHeads: 2, headSize: 32, ffWidth: 384, vocabSize: 320 },
   { width: 256, layers: 4, heads: 4, kvHeads: 2, headSize: 64, ffWidth: 768, vocabSize: 1024 },
   { width: 512, layers: 8, heads: 8, kvHeads: 4, headSize: 64, ffWidth: 1536, vocabSize: 4096 },
+  // SmolLM2-135M, with a shorter context.
+  {
+    ...{ width: 576, layers: 30, heads: 9, kvHeads: 3, headSize: 64, ffWidth: 1536, vocabSize: 49_152 },
+    ...{ modelType: 'llama', hasQkNorm: false, ropeTheta: 100_000, normEpsilon: 1e-5, maxPositions: 2048 },
+  },
 ];
 
-export const modelCount: number = shapes.length;
+/** The first so many are measured unless others are asked for. */
+export const modelCount = 3;
 
 /** Made when asked for: the largest takes seconds to draw. */
 export function createModel(index: number): BenchModel {
   const sizes = shapes[index]!;
   const config: DecoderConfig = {
-    ...sizes,
     modelType: 'qwen3',
     maxPositions: 1024,
     ropeTheta: 10_000,
@@ -39,10 +45,11 @@ export function createModel(index: number): BenchModel {
     eosTokenId: [],
     bosTokenId: null,
     padTokenId: null,
+    ...sizes,
   };
   const millions = countValues(parameterShapes(config).values()) / 1e6;
   return {
-    name: `${millions.toPrecision(2)} M (width ${sizes.width}, ${sizes.layers} layers)`,
+    name: `${millions < 100 ? millions.toPrecision(2) : Math.round(millions)} M (width ${sizes.width}, ${sizes.layers} layers)`,
     config,
     parameters: starterTensors(config, 1),
   };
