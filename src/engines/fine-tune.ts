@@ -3,14 +3,15 @@
  * It makes a base model out of a model that knows nothing yet; policies are trained as adapters through `LocalBackend`.
  * Tokens stand as sampling will see them: prompts are rendered and encoded up to the assistant's turn, replies apart.
  */
-import { copyFile, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { AbortedError, ConfigError, DataError } from '../core/errors.ts';
 import { createRng, shuffle } from '../core/rng.ts';
 import type { ChatMessage } from '../core/trajectory.ts';
-import { isMissing, isPresent, writeFolderAtomic } from '../formats/atomic-files.ts';
+import { isPresent, writeFolderAtomic } from '../formats/atomic-files.ts';
 import { type ChatTemplate, createChatTemplate } from '../formats/chat-template.ts';
-import { loadTokenizer, type Tokenizer } from '../formats/tokenizer.ts';
+import { openModel } from '../formats/model-source.ts';
+import type { Tokenizer } from '../formats/tokenizer.ts';
 import { linearSchedule } from '../train/schedule.ts';
 import { createEmbeddedEngine } from './embedded/engine.ts';
 import type { Datum, Engine } from './engine.ts';
@@ -58,8 +59,6 @@ export interface FineTuneResult {
   readonly peakRssBytes: number;
 }
 
-/** Files beside the weights that the result takes over; only the first is required. */
-const COPIED_FILES = ['config.json', 'generation_config.json', 'tokenizer.json', 'tokenizer_config.json'];
 const ADAM = { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, maxGradNorm: 1 } as const;
 
 /**
@@ -79,7 +78,8 @@ export async function fineTuneModel(options: FineTuneOptions): Promise<FineTuneR
   if (await isPresent(options.outputDirectory)) {
     throw new DataError(`fineTuneModel: outputDirectory must not exist yet, got ${options.outputDirectory}`);
   }
-  const tokenizer = await loadTokenizer(options.modelDirectory);
+  const model = await openModel(options.modelDirectory);
+  const tokenizer = await model.loadTokenizer();
   const template = createChatTemplate(tokenizer.config);
   const data = options.conversations.map((messages, index) =>
     encodeConversation(messages, index, tokenizer, template, options.promptWeight),
@@ -102,7 +102,7 @@ export async function fineTuneModel(options: FineTuneOptions): Promise<FineTuneR
     await writeFolderAtomic(options.outputDirectory, async (folder) => {
       await engine.doSave({ directory: folder });
       await rm(join(folder, 'optimizer.safetensors')); // a finished model, not a run to resume
-      for (const file of COPIED_FILES) await copyIfPresent(options.modelDirectory, folder, file);
+      await model.writeTextFiles(folder);
     });
     return { ...trained, parameters, peakRssBytes };
   } finally {
@@ -193,12 +193,4 @@ export function encodeConversation(
 
 function throwIfAborted(signal: AbortSignal | undefined, when: string): void {
   if (signal?.aborted) throw new AbortedError(`fineTuneModel: stopped ${when}`, { cause: signal.reason });
-}
-
-async function copyIfPresent(from: string, to: string, file: string): Promise<void> {
-  try {
-    await copyFile(join(from, file), join(to, file));
-  } catch (error) {
-    if (!isMissing(error) || file === COPIED_FILES[0]) throw error;
-  }
 }

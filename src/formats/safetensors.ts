@@ -1,12 +1,13 @@
 /**
  * safetensors files: parse, read by ranges, and write with the bytes of the official library. Layer 1.
  * Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs. Sharded models (index.json) are read by
- * `readModelTensors`. Assumes a little-endian processor, as every platform of Node.js that we support has.
+ * `streamModelTensors`. Assumes a little-endian processor, as every platform of Node.js that we support has.
  */
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DataError, messageOf } from '../core/errors.ts';
-import { isMissing, readJsonFile, writeFileAtomic } from './atomic-files.ts';
+import { isPresent, readJsonFile, writeFileAtomic } from './atomic-files.ts';
+import { type FloatFormat, findNonFinite, widenFloats } from './float-bits.ts';
 import {
   countElements,
   dtypeBytes,
@@ -20,6 +21,9 @@ import {
 } from './safetensors-header.ts';
 
 export type { SafetensorsDtype, SafetensorsEntry, SafetensorsHeader };
+
+/** What is read at once: large enough for a fast disk, small beside a weight matrix. A multiple of every element size. */
+const readPieceBytes = 4 * 2 ** 20;
 
 export interface SafetensorsTensor {
   readonly dtype: SafetensorsDtype;
@@ -51,42 +55,74 @@ export function parseSafetensors(bytes: Uint8Array, source = 'safetensors'): Saf
 
 /** Names, dtypes, shapes and spans without reading the data. Throws DataError. */
 export async function readSafetensorsHeader(path: string): Promise<SafetensorsHeader> {
-  return withFile(path, (file) => readHeader(file, path));
+  const file = await openFile(path);
+  try {
+    return await readHeader(file, path);
+  } finally {
+    await file.close();
+  }
 }
 
 /** All tensors as new Float32Arrays; F32 bit-exact, F16 and BF16 widened exactly. Throws DataError on any other dtype. */
 export async function readSafetensors(path: string): Promise<ReadonlyMap<string, FloatTensor>> {
-  return withFile(path, async (file) => {
-    const header = await readHeader(file, path);
-    const tensors = new Map<string, FloatTensor>();
-    for (const [name, entry] of header.entries) {
-      const bytes = await readRange(file, header.dataStart + entry.begin, entry.end - entry.begin, path);
-      tensors.set(name, { shape: entry.shape, data: toFloat32(entry.dtype, bytes, `${path}: tensor "${name}"`) });
-    }
-    return tensors;
-  });
+  return collectTensors(streamSafetensors(path));
 }
 
-/** Tensors of a model folder: `model.safetensors`, or the shards named in `model.safetensors.index.json`. Throws DataError. */
-export async function readModelTensors(directory: string): Promise<ReadonlyMap<string, FloatTensor>> {
-  const indexPath = join(directory, 'model.safetensors.index.json');
-  let index: unknown;
+/** Tensors of a file one after another in the order of its data, so that only one is in memory if the caller keeps none. */
+export async function* streamSafetensors(path: string): AsyncGenerator<readonly [string, FloatTensor]> {
+  const file = await openFile(path);
   try {
-    return await readSafetensors(join(directory, 'model.safetensors'));
-  } catch (error) {
-    if (!(error instanceof DataError && isMissing(error.cause))) throw error;
-    index = await readJsonFile(indexPath);
+    const header = await readHeader(file, path);
+    for (const [name, entry] of header.entries) yield [name, await readTensor(file, header, name, entry, path)];
+  } finally {
+    await file.close();
   }
-  const weightMap = (index as { weight_map?: Record<string, string> } | null)?.weight_map;
-  if (weightMap === undefined) throw new DataError(`${indexPath}: must have a weight_map`);
+}
+
+/** Everything a stream of tensors gives. */
+export async function collectTensors(
+  stream: AsyncIterable<readonly [string, FloatTensor]>,
+): Promise<ReadonlyMap<string, FloatTensor>> {
   const tensors = new Map<string, FloatTensor>();
-  for (const shard of new Set(Object.values(weightMap))) {
-    if (/[\\/]/.test(shard)) throw new DataError(`${indexPath}: shards must lie in the same folder, got ${shard}`);
-    for (const [name, tensor] of await readSafetensors(join(directory, shard))) tensors.set(name, tensor);
-  }
-  const missing = Object.keys(weightMap).find((name) => !tensors.has(name));
-  if (missing !== undefined) throw new DataError(`${indexPath}: every tensor must be in its shard, missing ${missing}`);
+  for await (const [name, tensor] of stream) tensors.set(name, tensor);
   return tensors;
+}
+
+/** All of `streamModelTensors`. */
+export function readModelTensors(directory: string): Promise<ReadonlyMap<string, FloatTensor>> {
+  return collectTensors(streamModelTensors(directory));
+}
+
+/**
+ * Tensors of a model folder: of `model.safetensors`, or of the shards that `model.safetensors.index.json` names. Throws
+ * DataError naming file and tensor if a shard or tensor is missing or a value is not finite.
+ */
+export async function* streamModelTensors(directory: string): AsyncGenerator<readonly [string, FloatTensor]> {
+  const single = join(directory, 'model.safetensors');
+  if (await isPresent(single)) {
+    for await (const [name, tensor] of streamSafetensors(single)) yield [name, checkFinite(tensor, name, single)];
+    return;
+  }
+  const indexPath = `${single}.index.json`;
+  if (!(await isPresent(indexPath))) {
+    throw new DataError(`${directory}: must hold model.safetensors or model.safetensors.index.json, got neither`);
+  }
+  const shardOf = parseIndex(await readJsonFile(indexPath), indexPath);
+  for (const shard of new Set(shardOf.values())) {
+    const path = join(directory, shard);
+    if (!(await isPresent(path))) throw new DataError(`${indexPath}: every shard must be there, missing ${shard}`);
+    const missing = new Set([...shardOf].filter(([, of]) => of === shard).map(([name]) => name));
+    for await (const [name, tensor] of streamSafetensors(path)) {
+      if (!missing.delete(name)) {
+        throw new DataError(`${path}: must hold the tensors that ${indexPath} places there, got ${name} as well`);
+      }
+      yield [name, checkFinite(tensor, name, path)];
+    }
+    const [first] = missing;
+    if (first !== undefined) {
+      throw new DataError(`${indexPath}: every tensor must be in its shard, missing ${first} in ${shard}`);
+    }
+  }
 }
 
 /**
@@ -121,28 +157,38 @@ export function toSafetensors(tensors: ReadonlyMap<string, FloatTensor>): Readon
 
 /** Element values as a new Float32Array; exact for F32, F16 and BF16. Throws DataError on any other dtype. */
 export function toFloat32(dtype: SafetensorsDtype, bytes: Uint8Array, what: string): Float32Array {
-  if (dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16') {
-    throw new DataError(`${what}: must be F32, F16 or BF16 to be read as float32, got ${dtype}`);
-  }
-  const copy = bytes.slice().buffer;
-  if (dtype === 'F32') return new Float32Array(copy);
-  const halves = new Uint16Array(copy);
-  const bits = new Uint32Array(halves.length);
-  const widen = dtype === 'BF16' ? (half: number) => half << 16 : float16ToFloat32Bits;
-  for (let i = 0; i < halves.length; i++) bits[i] = widen(halves[i] as number);
-  return new Float32Array(bits.buffer);
+  const format = floatFormat(dtype, what);
+  const values = new Float32Array(bytes.length / dtypeBytes[dtype]);
+  widenFloats(format, bytes, values, 0);
+  return values;
 }
 
-function float16ToFloat32Bits(half: number): number {
-  const sign = (half & 0x8000) << 16;
-  const exponent = (half >>> 10) & 0x1f;
-  const fraction = half & 0x3ff;
-  if (exponent === 0x1f) return sign | 0x7f800000 | (fraction << 13);
-  if (exponent !== 0) return sign | ((exponent + 112) << 23) | (fraction << 13);
-  if (fraction === 0) return sign;
-  // Subnormal half: fraction · 2⁻²⁴, a normal float32 whose leading bit is dropped.
-  const shift = Math.clz32(fraction) - 21;
-  return sign | ((113 - shift) << 23) | (((fraction << shift) & 0x3ff) << 13);
+function floatFormat(dtype: SafetensorsDtype, what: string): FloatFormat {
+  if (dtype === 'F32' || dtype === 'F16' || dtype === 'BF16') return dtype;
+  throw new DataError(`${what}: must be F32, F16 or BF16 to be read as float32, got ${dtype}`);
+}
+
+/** The tensor to shard map of an index file. Shards must lie beside it: a model file does not reach into other folders. */
+function parseIndex(json: unknown, indexPath: string): ReadonlyMap<string, string> {
+  const weightMap = (json as { weight_map?: unknown } | null)?.weight_map;
+  if (typeof weightMap !== 'object' || weightMap === null || Object.keys(weightMap).length === 0) {
+    throw new DataError(`${indexPath}: must have a weight_map from tensor names to shards`);
+  }
+  const shardOf = new Map<string, string>(Object.entries(weightMap));
+  for (const [name, shard] of shardOf) {
+    if (typeof shard !== 'string' || !/^[^\\/]+\.safetensors$/.test(shard)) {
+      throw new DataError(
+        `${indexPath}: shards must be .safetensors files of the same folder, got ${JSON.stringify(shard)} for ${name}`,
+      );
+    }
+  }
+  return shardOf;
+}
+
+function checkFinite(tensor: FloatTensor, name: string, path: string): FloatTensor {
+  const at = findNonFinite(tensor.data);
+  if (at < 0) return tensor;
+  throw new DataError(`${path}: weights must be finite, got ${tensor.data[at]} in ${name} at value ${at}`);
 }
 
 function serializeParts(
@@ -187,18 +233,29 @@ function checkTensor(name: string, { dtype, shape, data }: SafetensorsTensor): v
   }
 }
 
-async function withFile<T>(path: string, use: (file: FileHandle) => Promise<T>): Promise<T> {
-  let file: FileHandle;
+async function openFile(path: string): Promise<FileHandle> {
   try {
-    file = await open(path, 'r');
+    return await open(path, 'r');
   } catch (cause) {
     throw new DataError(`${path}: must be a readable file, got ${messageOf(cause)}`, { cause });
   }
-  try {
-    return await use(file);
-  } finally {
-    await file.close();
+}
+
+/** Reads in pieces straight into the float32 values, so that a tensor never exists twice. */
+async function readTensor(
+  file: FileHandle,
+  { dataStart }: SafetensorsHeader,
+  name: string,
+  { dtype, shape, begin, end }: SafetensorsEntry,
+  path: string,
+): Promise<FloatTensor> {
+  const format = floatFormat(dtype, `${path}: tensor "${name}"`);
+  const data = new Float32Array((end - begin) / dtypeBytes[dtype]);
+  for (let at = begin; at < end; at += readPieceBytes) {
+    const bytes = await readRange(file, dataStart + at, Math.min(readPieceBytes, end - at), path);
+    widenFloats(format, bytes, data, (at - begin) / dtypeBytes[dtype]);
   }
+  return { shape, data };
 }
 
 async function readHeader(file: FileHandle, path: string): Promise<SafetensorsHeader> {
@@ -208,14 +265,14 @@ async function readHeader(file: FileHandle, path: string): Promise<SafetensorsHe
   return parseHeader(await readRange(file, 8, length, path), size, path);
 }
 
+/** Throws DataError if the file ends before, as one does that shrinks while it is read. */
 async function readRange(file: FileHandle, start: number, length: number, path: string): Promise<Uint8Array> {
   const bytes = new Uint8Array(length);
-  // One read of Node.js is limited to 2³¹ − 1 bytes.
-  const chunk = 2 ** 30;
   for (let done = 0; done < length; ) {
-    const { bytesRead } = await file.read(bytes, done, Math.min(chunk, length - done), start + done);
-    if (bytesRead === 0)
-      throw new DataError(`${path}: file ended at ${start + done}, expected ${start + length} bytes`);
+    const { bytesRead } = await file.read(bytes, done, length - done, start + done);
+    if (bytesRead === 0) {
+      throw new DataError(`${path}: must have at least ${start + length} bytes, got ${start + done}`);
+    }
     done += bytesRead;
   }
   return bytes;

@@ -2,8 +2,7 @@
 import { resolve } from 'node:path';
 import { ConfigError } from '../core/errors.ts';
 import { createChatTemplate } from '../formats/chat-template.ts';
-import { readHfConfig } from '../formats/hf-config.ts';
-import { loadTokenizer, readTokenizerConfig } from '../formats/tokenizer.ts';
+import { openModel } from '../formats/model-source.ts';
 import { refuse } from '../wire/errors.ts';
 import type { RegisterRequest } from '../wire/training.ts';
 import { type CompletionStoreOptions, createCompletionStore } from './completion-store.ts';
@@ -114,14 +113,10 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
   };
 }
 
-/** Tokenizer, chat template and configuration of a Hugging Face model folder. */
-export async function loadModelFiles(directory: string): Promise<ModelFiles> {
-  const [tokenizer, tokenizerConfig, config] = await Promise.all([
-    loadTokenizer(directory),
-    readTokenizerConfig(directory),
-    readHfConfig(directory),
-  ]);
-  return { tokenizer, template: createChatTemplate(tokenizerConfig), config };
+/** Tokenizer, chat template and configuration of a base model. */
+export async function loadModelFiles(path: string): Promise<ModelFiles> {
+  const { config, tokenizerConfig, loadTokenizer } = await openModel(path);
+  return { tokenizer: await loadTokenizer(), template: createChatTemplate(tokenizerConfig), config };
 }
 
 function environmentOf(options: ModelRegistryOptions): RunEnvironment {

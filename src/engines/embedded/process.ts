@@ -5,9 +5,9 @@
  */
 import { Worker } from 'node:worker_threads';
 import { DataError, EngineError } from '../../core/errors.ts';
-import { type DecoderConfig, readHfConfig } from '../../formats/hf-config.ts';
-import { readModelTensors } from '../../formats/safetensors.ts';
-import { loadTokenizer, type Tokenizer } from '../../formats/tokenizer.ts';
+import type { DecoderConfig } from '../../formats/hf-config.ts';
+import { openModel } from '../../formats/model-source.ts';
+import type { Tokenizer } from '../../formats/tokenizer.ts';
 import { hostTensor } from '../../graph/runtime.ts';
 import { createOrtRuntime } from '../../graph/runtime-ort.ts';
 import { KvCache } from '../../infer/kv-cache.ts';
@@ -98,21 +98,22 @@ class EngineProcess {
     this.#parameterCounts = {
       parameters,
       trainableParameters:
-        training.kind === 'lora' ? countValues(loraShapes(config, loraSpec(training)).values()) : parameters,
+        training.kind === 'lora' ? countValues(loraShapes(config, loraSpec(training, config)).values()) : parameters,
     };
   }
 
   static async start(options: EmbeddedEngineOptions): Promise<EngineProcess> {
-    const config = await readHfConfig(options.modelDirectory);
-    const tokenizer = await loadTokenizer(options.modelDirectory);
-    const lora = options.training.kind === 'lora' ? loraSpec(options.training) : null;
+    const model = await openModel(options.modelDirectory);
+    const { config } = model;
+    const tokenizer = await model.loadTokenizer();
+    const lora = options.training.kind === 'lora' ? loraSpec(options.training, config) : null;
     const cache = new KvCache(
       config.layers,
       config.kvHeads * config.headSize,
       options.cacheTokens ?? DEFAULT_CACHE_TOKENS,
     );
     const runtime = await createOrtRuntime({ threads: options.sampleThreads ?? 1 });
-    const parameters = await readModelTensors(options.modelDirectory);
+    const parameters = await model.readTensors();
     const baked = bakedWeights(parameters, lora !== null);
     const runner = await ModelRunner.create(config, lora, cache, runtime, baked);
     const scheduler = new Scheduler(cache, runner, {

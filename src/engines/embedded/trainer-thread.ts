@@ -8,11 +8,10 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { parentPort } from 'node:worker_threads';
 import { CheckpointError, EngineError, messageOf } from '../../core/errors.ts';
-import { readHfConfig } from '../../formats/hf-config.ts';
+import { openModel } from '../../formats/model-source.ts';
 import { readAdapterFiles, writeAdapterFiles } from '../../formats/peft.ts';
 import {
   type FloatTensor,
-  readModelTensors,
   readSafetensors,
   readSafetensorsHeader,
   toSafetensors,
@@ -57,10 +56,11 @@ let trainedTokens = 0;
 let trainingSeconds = 0;
 
 async function start(options: EmbeddedEngineOptions): Promise<null> {
-  const config = await readHfConfig(options.modelDirectory);
-  const parameters = await readModelTensors(options.modelDirectory);
+  const model = await openModel(options.modelDirectory);
+  const { config } = model;
+  const parameters = await model.readTensors();
   checkParameters(parameters, parameterShapes(config), options.modelDirectory);
-  const lora = options.training.kind === 'lora' ? loraSpec(options.training) : null;
+  const lora = options.training.kind === 'lora' ? loraSpec(options.training, config) : null;
   const trained = lora ? createAdapter(config, lora, options.seed) : parameters;
   const runtime = await createOrtRuntime({ threads: options.trainThreads ?? availableParallelism() });
   const microbatchTokens = options.microbatchTokens ?? DEFAULT_MICROBATCH_TOKENS;
