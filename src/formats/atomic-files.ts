@@ -9,8 +9,7 @@ import { DataError, messageOf } from '../core/errors.ts';
 
 /** Writes the parts one after another as one file, replacing an older one. */
 export async function writeFileAtomic(path: string, parts: readonly (Uint8Array | string)[]): Promise<void> {
-  const temporary = temporaryBeside(path);
-  try {
+  await replaceFileAtomic(path, async (temporary) => {
     const file = await open(temporary, 'wx');
     try {
       for (const part of parts) await file.writeFile(part);
@@ -18,6 +17,14 @@ export async function writeFileAtomic(path: string, parts: readonly (Uint8Array 
     } finally {
       await file.close();
     }
+  });
+}
+
+/** Calls `write` with a name that is free; it makes and flushes the file, which then becomes `path`, replacing an older one. */
+export async function replaceFileAtomic(path: string, write: (temporary: string) => Promise<void>): Promise<void> {
+  const temporary = temporaryBeside(path);
+  try {
+    await write(temporary);
     await rename(temporary, path);
   } catch (error) {
     await rm(temporary, { force: true });
