@@ -85,6 +85,27 @@ export async function openCheckpoints(directory: string): Promise<CheckpointStor
   };
 }
 
+/**
+ * One verified checkpoint of a `checkpoints` folder, which is left as it is: a server may be writing it. Throws CheckpointError if
+ * there is none of this step or a file of it differs.
+ */
+export async function readCheckpoint(directory: string, step: number | 'newest'): Promise<StoredCheckpoint> {
+  const names = await readdir(directory).catch((error: unknown) => {
+    if (isMissing(error)) return [];
+    throw error;
+  });
+  const steps = names.filter((name) => /^\d{4,}$/.test(name)).map(Number);
+  const wanted = step === 'newest' ? Math.max(...steps) : step;
+  if (!steps.includes(wanted)) {
+    const there = steps.length === 0 ? 'none' : `steps ${steps.sort((a, b) => a - b).join(', ')}`;
+    throw new CheckpointError(`${directory}: must hold a checkpoint of step ${step}, got ${there}`);
+  }
+  const path = join(directory, folderName(wanted));
+  const checkpoint = { directory: path, manifest: await readManifest(path, wanted) };
+  await verifyCheckpoint(checkpoint);
+  return checkpoint;
+}
+
 /** Compares size and SHA-256 of every file with the manifest. Throws CheckpointError naming the first that differs. */
 export async function verifyCheckpoint({ directory, manifest }: StoredCheckpoint): Promise<void> {
   for (const [name, expected] of Object.entries(manifest.files)) {

@@ -12,7 +12,7 @@ import { formatJson, isMissing, readJsonFile, readTextFile, writeFileAtomic } fr
 import { type RegisterRequest, registerRequest } from '../wire/training.ts';
 
 const modelFile = registerRequest.extend({ format_version: z.literal(1), base_model_sha256: z.string() });
-type ModelFile = z.infer<typeof modelFile>;
+export type ModelFile = z.infer<typeof modelFile>;
 
 /** Folders that this process has open: its own id in a lock file may also be that of a dead process before it. */
 const openHere = new Set<string>();
@@ -59,9 +59,7 @@ export async function checkRegistration(
     await writeFileAtomic(path, [formatJson(file)]);
     return;
   }
-  const parsed = modelFile.safeParse(await readJsonFile(path));
-  if (!parsed.success) throw new ConfigError(`${path}: ${z.prettifyError(parsed.error)}`);
-  const stored = parsed.data;
+  const stored = await readRegistration(directory);
   if (stored.base_model_sha256 !== baseModelSha256) {
     throw differs(
       request.name,
@@ -71,6 +69,17 @@ export async function checkRegistration(
     );
   }
   compareRegistration(stored, { ...request, base_model: stored.base_model });
+}
+
+/** What a run folder was registered as. Throws ConfigError if it is no run folder. */
+export async function readRegistration(directory: string): Promise<ModelFile> {
+  const path = join(directory, 'model.json');
+  if ((await readTextFile(path)) === null) {
+    throw new ConfigError(`run folder: must hold model.json, got none in ${directory}`, { details: { directory } });
+  }
+  const parsed = modelFile.safeParse(await readJsonFile(path));
+  if (!parsed.success) throw new ConfigError(`${path}: ${z.prettifyError(parsed.error)}`);
+  return parsed.data;
 }
 
 /** Throws ConfigError naming the first field in which two registrations of one model differ. */
