@@ -1,5 +1,5 @@
 /** Model shapes of the benchmarks, with random weights. */
-import type { DecoderConfig } from '../src/formats/hf-config.ts';
+import { type DecoderConfig, plainDecoder } from '../src/formats/hf-config.ts';
 import { starterTensors } from '../src/formats/starter-model.ts';
 import { loraSpec } from '../src/nn/lora.ts';
 import { countValues, type Parameters, parameterShapes } from '../src/nn/parameters.ts';
@@ -11,7 +11,7 @@ export interface BenchModel {
 }
 
 /** An adapter on every linear layer. */
-export const lora = loraSpec({ rank: 8, alpha: 16 });
+export const lora = loraSpec({ rank: 8, alpha: 16 }, { modelType: 'qwen3', hasFusedProjections: false });
 
 type Sizes = Pick<DecoderConfig, 'width' | 'layers' | 'heads' | 'kvHeads' | 'headSize' | 'ffWidth' | 'vocabSize'> &
   Partial<DecoderConfig>;
@@ -35,13 +35,13 @@ export const modelCount = 3;
 export function createModel(index: number): BenchModel {
   const sizes = shapes[index]!;
   const config: DecoderConfig = {
+    ...plainDecoder,
     modelType: 'qwen3',
     maxPositions: 1024,
     ropeTheta: 10_000,
     normEpsilon: 1e-6,
     isEmbeddingTied: true,
     hasQkNorm: true,
-    hasAttentionBias: false,
     eosTokenId: [],
     bosTokenId: null,
     padTokenId: null,

@@ -1,12 +1,13 @@
 /** Seeded tiny decoders for tests: weights large enough that every tensor matters to the outputs. */
 import { createRng } from '../src/core/rng.ts';
-import type { DecoderConfig } from '../src/formats/hf-config.ts';
+import { type DecoderConfig, plainDecoder } from '../src/formats/hf-config.ts';
 import { type LoraSpec, loraShapes } from '../src/nn/lora.ts';
 import { type Parameter, parameterShapes } from '../src/nn/parameters.ts';
 
 /** 2 layers, width 32, vocabulary 64; two kv heads of 16 for four query heads. */
 export function tinyConfig(overrides: Partial<DecoderConfig> = {}): DecoderConfig {
   return {
+    ...plainDecoder,
     modelType: 'qwen3',
     vocabSize: 64,
     width: 32,
@@ -20,7 +21,6 @@ export function tinyConfig(overrides: Partial<DecoderConfig> = {}): DecoderConfi
     maxPositions: 160,
     isEmbeddingTied: true,
     hasQkNorm: true,
-    hasAttentionBias: false,
     eosTokenId: [],
     bosTokenId: null,
     padTokenId: null,

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { ConfigError } from '../core/errors.ts';
-import { type DecoderConfig, parseHfConfig, readHfConfig, toHfConfig } from './hf-config.ts';
+import { type DecoderConfig, parseHfConfig, plainDecoder, readHfConfig, toHfConfig } from './hf-config.ts';
 
 /** Qwen/Qwen2.5-0.5B-Instruct, config.json. */
 const qwen2 = {
@@ -33,6 +33,7 @@ const qwen2 = {
 
 test('Qwen2.5 0.5B: sizes, biases on q, k and v, no q/k norm', () => {
   expect(parseHfConfig(qwen2)).toEqual({
+    ...plainDecoder,
     modelType: 'qwen2',
     vocabSize: 151936,
     width: 896,
@@ -45,7 +46,6 @@ test('Qwen2.5 0.5B: sizes, biases on q, k and v, no q/k norm', () => {
     normEpsilon: 1e-6,
     maxPositions: 32768,
     isEmbeddingTied: true,
-    hasQkNorm: false,
     hasAttentionBias: true,
     eosTokenId: [151645],
     bosTokenId: 151643,
@@ -76,17 +76,19 @@ test('transformers 5 writes rope_parameters', () => {
 });
 
 test.each([
-  [{ model_type: 'gpt2' }, 'model_type must be one of llama, qwen2, qwen3, got "gpt2"'],
+  [{ model_type: 'gpt2' }, 'model_type must be one of llama, mistral, qwen2, qwen3, gemma3_text, phi3, got "gpt2"'],
   [
-    { rope_scaling: { rope_type: 'yarn', factor: 4 } },
-    'rope_scaling {"rope_type":"yarn","factor":4} is not implemented',
+    { rope_scaling: { rope_type: 'dynamic', factor: 4 } },
+    'rope_scaling: rope_type must be one of default, linear, llama3, yarn, longrope, got "dynamic"',
   ],
-  [{ rope_parameters: { rope_type: 'llama3' } }, 'rope_parameters {"rope_type":"llama3"} is not implemented'],
+  [
+    { rope_parameters: { rope_type: 'llama3' } },
+    'rope_parameters: ✖ Invalid input: expected number, received undefined\n  → at factor',
+  ],
   [{ attention_dropout: 0.1 }, 'attention_dropout 0.1 is not implemented'],
   [{ hidden_act: 'gelu' }, 'hidden_act "gelu" is not implemented'],
-  [{ use_sliding_window: true }, 'use_sliding_window true is not implemented'],
   [{ attention_bias: true }, 'attention_bias true is not implemented'],
-  [{ layer_types: ['sliding_attention'] }, 'layer_types ["sliding_attention"] is not implemented'],
+  [{ layer_types: ['sliding_attention'] }, 'layer_types must have one entry per layer (24), got 1'],
   [{ quantization_config: { bits: 4 } }, 'quantization_config {"bits":4} is not implemented'],
   [{ num_key_value_heads: 4 }, 'key/value heads must divide the heads, got 4 and 14'],
   [{ head_dim: 63 }, 'head size must be an even integer for rotary embeddings, got 63'],

@@ -9,7 +9,7 @@ import { createRng, type Rng } from '../core/rng.ts';
 import { formatJson, writeFileAtomic, writeFolderAtomic } from './atomic-files.ts';
 import { type TokenizerJson, trainByteBpe } from './bpe-trainer.ts';
 import { chatMlTemplate } from './chatml-template.ts';
-import { type DecoderConfig, readHfConfig, toHfConfig } from './hf-config.ts';
+import { type DecoderConfig, plainDecoder, readHfConfig, toHfConfig } from './hf-config.ts';
 import { type FloatTensor, toSafetensors, writeSafetensors } from './safetensors.ts';
 import { createTokenizer } from './tokenizer.ts';
 
@@ -134,13 +134,13 @@ function starterConfig(sizes: typeof defaults, tokenizerJson: TokenizerJson): De
   const { vocabSize: _limit, ...rest } = sizes;
   const eosId = tokenizer.tokenId('<|im_end|>');
   return {
+    ...plainDecoder,
     modelType: 'qwen3',
     ...rest,
     vocabSize: tokenizer.vocabSize,
     normEpsilon: 1e-6,
     isEmbeddingTied: true,
     hasQkNorm: true,
-    hasAttentionBias: false,
     eosTokenId: eosId === null ? [] : [eosId],
     bosTokenId: null,
     padTokenId: tokenizer.tokenId('<|endoftext|>'),

@@ -108,6 +108,8 @@ export const sigmoid = (x: Tensor): Tensor => node('sigmoid', [x]);
 export const tanh = (x: Tensor): Tensor => node('tanh', [x]);
 /** x · sigmoid(x) */
 export const silu = (x: Tensor): Tensor => node('silu', [x]);
+/** x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) */
+export const geluTanh = (x: Tensor): Tensor => node('geluTanh', [x]);
 /** Identity with no gradient. */
 export const stopGradient = (x: Tensor): Tensor => node('stopGradient', [x]);
 

@@ -31,6 +31,7 @@ import {
   sub,
   type Tensor,
   takeAlongLast,
+  tanh,
   transpose,
   where,
   zerosLike,
@@ -110,6 +111,15 @@ function logSoftmaxVjp(grad: Tensor, out: Tensor): readonly Tensor[] {
   return [addAlongLast(mul(exp(out), neg(reduceSum(updates!, [-1], true))), ids!, updates!)];
 }
 
+/** y = x/2 · (1 + h), h = tanh(u), u = c·(x + a·x³): dy/dx = (1 + h)/2 + x/2 · (1 − h²) · c·(1 + 3a·x²) */
+function geluTanhVjp(grad: Tensor, _out: Tensor, [x]: readonly Tensor[]): readonly Tensor[] {
+  const c = Math.sqrt(2 / Math.PI);
+  const square = mul(x!, x!);
+  const h = tanh(mul(mul(x!, c), add(mul(square, 0.044715), 1)));
+  const slope = mul(sub(1, mul(h, h)), mul(mul(x!, c), add(mul(square, 3 * 0.044715), 1)));
+  return [mul(grad, mul(add(add(h, 1), slope), 0.5))];
+}
+
 /** Gradient to a where a was chosen, else to b. */
 function choose(isA: Tensor, grad: Tensor): readonly Tensor[] {
   return [where(isA, grad, 0), where(isA, 0, grad)];
@@ -137,6 +147,7 @@ export const vjps: { readonly [K in Op]: Vjp | null } = {
   tanh: (grad, out) => [mul(grad, sub(1, mul(out, out)))],
   // s + x·s·(1 − s) = s·(1 + x − y), as x·s = y
   silu: (grad, out, [x]) => [mul(grad, mul(sigmoid(x!), add(sub(x!, out), 1)))],
+  geluTanh: geluTanhVjp,
   stopGradient: null,
   add: (grad) => [grad, grad],
   sub: (grad) => [grad, neg(grad)],

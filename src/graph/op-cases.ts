@@ -222,6 +222,7 @@ export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
   sigmoid: unaryCases(g.sigmoid, [-4, 4]),
   tanh: unaryCases(g.tanh, [-2, 2]),
   silu: unaryCases(g.silu, [-4, 4]),
+  geluTanh: unaryCases(g.geluTanh, [-4, 4]),
   stopGradient: unaryCases(g.stopGradient),
   add: binaryCases(g.add),
   sub: binaryCases(g.sub),

@@ -34,6 +34,7 @@ export type Op =
   | 'sigmoid'
   | 'tanh'
   | 'silu'
+  | 'geluTanh'
   | 'stopGradient'
   | 'add'
   | 'sub'
@@ -294,6 +295,7 @@ function inferRope([x, positions, cos, sin]: readonly Tensor[]): Signature {
 }
 
 const sigmoidOf = (x: number): number => 1 / (1 + Math.exp(-x));
+const geluTanhOf = (x: number): number => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
 
 /** One row an op; `Op` names the keys. Rules throw ShapeError. */
 export const ops: { readonly [K in Op]: OpDefinition } = {
@@ -308,6 +310,10 @@ export const ops: { readonly [K in Op]: OpDefinition } = {
     ...unary('silu', 'QuickGelu', (x) => x * sigmoidOf(x)),
     // One operator by name, because the optimiser would fuse x·Sigmoid(x) in some graphs and not in others.
     lower: (emitter, values) => emitter.emit('QuickGelu', values, { alpha: { float: 1 } }, 'com.microsoft'),
+  },
+  geluTanh: {
+    ...unary('geluTanh', 'Gelu', geluTanhOf),
+    lower: (emitter, values) => emitter.emit('Gelu', values, { approximate: 'tanh' }),
   },
   stopGradient: {
     infer: ([x]) => ({ shape: x!.shape, dtype: x!.dtype }),

@@ -17,10 +17,11 @@ import {
   transpose,
 } from '../graph/builder.ts';
 import { type Executable, type HostTensor, hostTensor, type Runtime } from '../graph/runtime.ts';
+import { firstVisibleKey, layerKinds, maskNames } from '../nn/attention-masks.ts';
 import { declareDecoder, declareInputs, decoderHidden, decoderLogprobs, type KeyValueRoute } from '../nn/decoder.ts';
 import type { LoraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
-import { createRopeTable } from '../nn/rope-table.ts';
+import { createRopeFeeds } from '../nn/rope-table.ts';
 import type { BlockTable, KvCache } from './kv-cache.ts';
 
 /** Keys of a pass are padded to a multiple of this. */
@@ -50,11 +51,7 @@ export class ModelRunner {
     this.#config = config;
     this.#cache = cache;
     this.#executable = executable;
-    const table = createRopeTable(config.maxPositions, config.headSize, config.ropeTheta);
-    const fixed: Record<string, HostTensor> = {
-      cos: hostTensor(table.cos, table.shape),
-      sin: hostTensor(table.sin, table.shape),
-    };
+    const fixed = createRopeFeeds(config);
     for (let layer = 0; layer < config.layers; layer++) {
       fixed[`keys.${layer}`] = hostTensor(cache.keys[layer]!, [cache.rows, cache.rowWidth]);
       fixed[`values.${layer}`] = hostTensor(cache.values[layer]!, [cache.rows, cache.rowWidth]);
@@ -98,7 +95,10 @@ export class ModelRunner {
     const positions = new BigInt64Array(batch * time);
     const slots = new BigInt64Array(batch * time);
     const rows = new BigInt64Array(batch * keyCount);
-    const mask = new Float32Array(batch * queriesPerKey * time * keyCount).fill(maskedScore);
+    const masks = layerKinds(config).map((kind) => ({
+      kind,
+      data: new Float32Array(batch * queriesPerKey * time * keyCount).fill(maskedScore),
+    }));
     const logitRows: number[] = [];
     const inverseTemperatures: number[] = [];
     for (let b = 0; b < batch; b++) {
@@ -111,7 +111,9 @@ export class ModelRunner {
         slots[place] = BigInt(b * keyCount + start + t);
         for (let g = 0; g < queriesPerKey; g++) {
           const query = ((b * queriesPerKey + g) * time + t) * keyCount;
-          mask.fill(0, query, query + start + t + 1);
+          for (const { kind, data } of masks) {
+            data.fill(0, query + firstVisibleKey(config, kind, start + t), query + start + t + 1);
+          }
         }
       }
       if (!chunk) continue;
@@ -126,15 +128,16 @@ export class ModelRunner {
       logitRows.push(0);
       inverseTemperatures.push(1);
     }
+    const maskShape = [batch, 1, queriesPerKey * time, keyCount];
     const ids = (data: BigInt64Array, ...shape: number[]): HostTensor => ({ dtype: 'int64', shape, data });
     const feeds = {
       tokenIds: ids(tokenIds, batch, time),
       positions: ids(positions, batch, time),
       cacheRows: ids(rows, batch, keyCount),
       newSlots: ids(slots, batch * time),
-      mask: hostTensor(mask, [batch, 1, queriesPerKey * time, keyCount]),
       logitRows: ids(BigInt64Array.from(logitRows, BigInt), logitRows.length),
       inverseTemperatures: hostTensor(Float32Array.from(inverseTemperatures), [logitRows.length, 1]),
+      ...Object.fromEntries(masks.map(({ kind, data }) => [maskNames[kind], hostTensor(data, maskShape)])),
     };
     return { feeds, wantedRows, time };
   }

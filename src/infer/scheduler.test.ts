@@ -12,7 +12,7 @@ import { Scheduler, type SchedulerOptions } from './scheduler.ts';
 import { Sequence, type SequenceParams } from './sequence.ts';
 
 const ort = await createOrtRuntime({ threads: 1 });
-const lora = loraSpec({ rank: 2, alpha: 4 });
+const lora = loraSpec({ rank: 2, alpha: 4 }, tinyConfig());
 
 interface Harness {
   readonly scheduler: Scheduler;

@@ -8,9 +8,9 @@ import { type Feeds, hostIds, hostTensor, type Runtime } from '../graph/runtime.
 import { createOrtRuntime } from '../graph/runtime-ort.ts';
 import { createReferenceRuntime } from '../graph/runtime-reference.ts';
 import { declareDecoder, declareInputs, decoderHidden, decoderLogprobs, withoutCache } from './decoder.ts';
-import { allLinearModules, createAdapter, type LoraSpec, loraSpec, loraTensorName } from './lora.ts';
-import { linearName, linearShape, type Parameter } from './parameters.ts';
-import { createRopeTable } from './rope-table.ts';
+import { createAdapter, type LoraSpec, loraSpec, loraTensorName } from './lora.ts';
+import { linearModules, linearName, linearShape, type Parameter } from './parameters.ts';
+import { createRopeFeeds } from './rope-table.ts';
 
 const reference = createReferenceRuntime();
 const ort = await createOrtRuntime({ threads: 1 });
@@ -95,11 +95,12 @@ function plainNorm(x: Vector, weights: Float32Array | Float64Array, epsilon: num
   return x.map((value, i) => value * scale * weights[i]!);
 }
 
-/** Pairs (i, i + C/2) turned by position · theta^(−2i/C); sine and cosine are float32 tables in the model. */
+/** Pairs (i, i + C/2) turned by position · theta^(−2i/C); frequencies, angles, sine and cosine are float32 in the model. */
 function rotated(x: Vector, position: number, theta: number): Vector {
   const half = x.length / 2;
   return x.map((value, i) => {
-    const angle = position * theta ** ((-2 * (i % half)) / x.length);
+    const frequency = Math.fround(1 / Math.fround(theta ** Math.fround((2 * (i % half)) / x.length)));
+    const angle = Math.fround(position * frequency);
     const [cos, sin] = [Math.fround(Math.cos(angle)), Math.fround(Math.sin(angle))];
     return i < half ? value * cos - x[i + half]! * sin : value * cos + x[i - half]! * sin;
   });
@@ -128,7 +129,6 @@ async function runDecoder(runtime: Runtime, { config, lora, sequences_B_T, weigh
   const mask = new Float32Array(batch * group * time * time);
   for (let i = 0; i < mask.length; i++) mask[i] = i % time <= Math.floor(i / time) % time ? 0 : -1e30;
   const count = batch * time;
-  const table = createRopeTable(config.maxPositions, config.headSize, config.ropeTheta);
   const results = await executable.run({
     ...weights,
     tokenIds: hostIds(sequences_B_T.flat(), [batch, time]),
@@ -137,8 +137,7 @@ async function runDecoder(runtime: Runtime, { config, lora, sequences_B_T, weigh
       [batch, time],
     ),
     mask: hostTensor(mask, [batch, 1, group * time, time]),
-    cos: hostTensor(table.cos, table.shape),
-    sin: hostTensor(table.sin, table.shape),
+    ...createRopeFeeds(config),
     rows: hostIds(Array.from({ length: count }, (_, row) => row)),
     inverseTemperatures: hostTensor(new Float32Array(count).fill(1 / temperature), [count, 1]),
   });
@@ -190,16 +189,16 @@ describe('LoRA', () => {
   const base: Pass = { config, lora: null, sequences_B_T, weights: weightFeeds(parameters) };
 
   test('with B = 0 equals the base bit for bit', async () => {
-    const lora = loraSpec({ rank: 3, alpha: 16 });
+    const lora = loraSpec({ rank: 3, alpha: 16 }, config);
     const weights = weightFeeds(parameters, createAdapter(config, lora, 7));
     expectSameBits(await runDecoder(ort, { ...base, lora, weights }, 1), await runDecoder(ort, base, 1));
   });
 
   test.each([
-    ['all modules', allLinearModules],
+    ['all modules', linearModules(config)],
     ['two modules', ['q_proj', 'down_proj']],
   ])('unmerged equals W + alpha/rank · B · A: %s', async (_name, targetModules) => {
-    const lora = loraSpec({ rank: 3, alpha: 4.5, targetModules });
+    const lora = loraSpec({ rank: 3, alpha: 4.5, targetModules }, config);
     const adapter = randomAdapter(config, lora, 3);
     const merged = mergedWeights(config, parameters, lora, adapter);
     const expected = sequences_B_T.flatMap((ids) => plainLogprobs(config, merged, ids, 1)).flatMap((row) => [...row]);

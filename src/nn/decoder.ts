@@ -1,13 +1,16 @@
 /**
- * The decoder's forward pass as a function over graphs: Llama, Qwen2 and Qwen3 (RMSNorm, RoPE, grouped-query attention, SwiGLU,
- * q/k norm by config), with an unmerged LoRA adapter on any linear layer. Layer 2.
+ * The decoder's forward pass as a function over graphs: RMSNorm, RoPE, grouped-query attention and a gated MLP, with what the families
+ * of `hf-config.ts` add by config, and an unmerged LoRA adapter on any linear layer. Layer 2.
  * Sampler and trainer both call it, so that both run the same operators: this is what makes their logprobs equal bit for bit.
- * Source: Hugging Face `modeling_llama.py` and `modeling_qwen3.py`. Leaves out sliding windows, rope scaling and dropout.
+ * Source: transformers `modeling_{llama,mistral,qwen2,qwen3,gemma3,phi3}.py`. Leaves out dropout.
  */
 import type { DecoderConfig } from '../formats/hf-config.ts';
 import {
   add,
+  concat,
+  div,
   gatherRows,
+  geluTanh,
   input,
   logSoftmax,
   matmul,
@@ -16,12 +19,15 @@ import {
   rmsNorm,
   rope,
   silu,
+  slice,
   softmax,
   splitRows,
   type Tensor,
+  tanh,
   transpose,
 } from '../graph/builder.ts';
 import { type Dim, divideDims, multiplyDims, type Shape } from '../graph/sizes.ts';
+import { isSlidingLayer, type LayerKind, layerKind, maskNames } from './attention-masks.ts';
 import { type LoraSpec, loraShapes, loraTensorName } from './lora.ts';
 import { type LinearModule, linearName, parameterShapes } from './parameters.ts';
 
@@ -43,13 +49,32 @@ export function declareDecoder(config: DecoderConfig, lora: LoraSpec | null): De
   return { config, lora, parameters };
 }
 
-/** What one pass reads beside the parameters. `mask` is 0 where a query may see a key and −1e30 elsewhere. */
-export interface DecoderInputs {
+/**
+ * What one pass reads beside the parameters. The graph has those inputs that its layers use, no others: masks for the kinds that
+ * `layerKinds` lists (`attention-masks.ts` says what they hold), and the tables that `createRopeFeeds` returns.
+ */
+export interface DecoderInputs extends RotaryInputs {
+  readonly mask: Tensor; // [B, 1, G*T, S]; the query rows of a kv head are its G heads one after the other
+  readonly slidingMask: Tensor; // [B, 1, G*T, S]
+}
+
+/** What rotary embeddings read; `localCos` and `localSin` belong to sliding layers of a model with `localRopeTheta`. */
+export interface RotaryInputs {
   readonly tokenIds: Tensor; // int64 [B, T]
   readonly positions: Tensor; // int64 [B, T]
-  readonly mask: Tensor; // [B, 1, G*T, S]; the query rows of a kv head are its G heads one after the other
-  readonly cos: Tensor; // [P, C/2]
-  readonly sin: Tensor; // [P, C/2]
+  readonly cos: Tensor; // [P, rotarySize/2]
+  readonly sin: Tensor; // [P, rotarySize/2]
+  readonly localCos: Tensor; // [P, rotarySize/2]
+  readonly localSin: Tensor; // [P, rotarySize/2]
+}
+
+/** The mask that `attend` reads in this layer. */
+export function layerMask(
+  config: DecoderConfig,
+  layer: number,
+  inputs: Pick<DecoderInputs, 'mask' | 'slidingMask'>,
+): Tensor {
+  return inputs[maskNames[layerKind(config, layer)]];
 }
 
 /**
@@ -67,13 +92,18 @@ export const withoutCache: KeyValueRoute = (_layer, keys, values) => ({ keys, va
 
 /** Declares the inputs of a pass. S is 'T' without a cache. */
 export function declareInputs(config: DecoderConfig, keyAxis: 'T' | 'S'): DecoderInputs {
-  const tables = (name: string): Tensor => input(name, ['P', config.headSize / 2]);
+  const table = (name: string): Tensor => input(name, ['P', (config.rotarySize ?? config.headSize) / 2]);
+  const mask = (kind: LayerKind): Tensor =>
+    input(maskNames[kind], ['B', 1, multiplyDims([config.heads / config.kvHeads, 'T']), keyAxis]);
   return {
     tokenIds: input('tokenIds', ['B', 'T'], 'int64'),
     positions: input('positions', ['B', 'T'], 'int64'),
-    mask: input('mask', ['B', 1, multiplyDims([config.heads / config.kvHeads, 'T']), keyAxis]),
-    cos: tables('cos'),
-    sin: tables('sin'),
+    mask: mask('full'),
+    slidingMask: mask('sliding'),
+    cos: table('cos'),
+    sin: table('sin'),
+    localCos: table('localCos'),
+    localSin: table('localSin'),
   };
 }
 
@@ -86,7 +116,8 @@ export function decoderHidden(model: DecoderTensors, inputs: DecoderInputs, rout
   for (let layer = 0; layer < model.config.layers; layer++) {
     const { queries, keys, values } = projectAttention(model, layer, x, inputs);
     const seen = route(layer, keys, values);
-    x = finishLayer(model, layer, x, attend(model.config, queries, seen.keys, seen.values, inputs.mask));
+    const mask = layerMask(model.config, layer, inputs);
+    x = finishLayer(model, layer, x, attend(model.config, queries, seen.keys, seen.values, mask));
   }
   return x;
 }
@@ -94,7 +125,8 @@ export function decoderHidden(model: DecoderTensors, inputs: DecoderInputs, rout
 /** The residual stream before the first layer, [B·T, D]. */
 export function embedTokens(model: DecoderTensors, tokenIds: Tensor): Tensor {
   const embedded = gatherRows(parameter(model, 'model.embed_tokens.weight'), tokenIds);
-  return reshape(embedded, [multiplyDims(tokenIds.shape), model.config.width]);
+  const rows = reshape(embedded, [multiplyDims(tokenIds.shape), model.config.width]);
+  return scaled(rows, model.config.embeddingScale);
 }
 
 /** What attention of one layer reads, with RoPE applied. */
@@ -109,29 +141,57 @@ export function projectAttention(
   model: DecoderTensors,
   layer: number,
   x: Tensor,
-  inputs: Pick<DecoderInputs, 'tokenIds' | 'positions' | 'cos' | 'sin'>,
+  inputs: RotaryInputs,
 ): AttentionTensors {
   const { heads, kvHeads, headSize, hasQkNorm } = model.config;
   const normed = norm(model, x, `model.layers.${layer}.input_layernorm.weight`);
-  const project = (module: LinearModule, count: number, normName: string | null): Tensor => {
-    let y = splitRows(linear(model, layer, module, normed), inputs.tokenIds, [count, headSize]);
-    if (normName && hasQkNorm) y = norm(model, y, `model.layers.${layer}.self_attn.${normName}.weight`);
-    return transpose(y, [0, 2, 1, 3]);
+  const [q, k, v] = projectQkv(model, layer, normed);
+  const perHead = (y: Tensor, count: number, normName: string | null): Tensor => {
+    let split = splitRows(y, inputs.tokenIds, [count, headSize]);
+    if (normName && hasQkNorm) split = norm(model, split, `model.layers.${layer}.self_attn.${normName}.weight`);
+    return transpose(split, [0, 2, 1, 3]);
   };
-  const rotate = (y: Tensor): Tensor => rope(y, inputs.positions, inputs.cos, inputs.sin);
   return {
-    queries: rotate(project('q_proj', heads, 'q_norm')),
-    keys: rotate(project('k_proj', kvHeads, 'k_norm')),
-    values: project('v_proj', kvHeads, null),
+    queries: rotate(model.config, layer, perHead(q, heads, 'q_norm'), inputs),
+    keys: rotate(model.config, layer, perHead(k, kvHeads, 'k_norm'), inputs),
+    values: perHead(v, kvHeads, null),
   };
 }
 
-/** Scaled dot-product attention of queries [B, H, T, C] over keys and values [B, K, S, C]: [B, K, G*T, C]. */
+function projectQkv(model: DecoderTensors, layer: number, x: Tensor): readonly [Tensor, Tensor, Tensor] {
+  if (!model.config.hasFusedProjections) {
+    return [linear(model, layer, 'q_proj', x), linear(model, layer, 'k_proj', x), linear(model, layer, 'v_proj', x)];
+  }
+  const { heads, kvHeads, headSize } = model.config;
+  const fused = linear(model, layer, 'qkv_proj', x);
+  const keyStart = heads * headSize;
+  const valueStart = keyStart + kvHeads * headSize;
+  return [
+    slice(fused, -1, 0, keyStart),
+    slice(fused, -1, keyStart, valueStart),
+    slice(fused, -1, valueStart, valueStart + kvHeads * headSize),
+  ];
+}
+
+/** Turns the leading `rotarySize` channels of y [B, H, T, C] by the layer's table. */
+function rotate(config: DecoderConfig, layer: number, y: Tensor, inputs: RotaryInputs): Tensor {
+  const isLocal = config.localRopeTheta !== null && isSlidingLayer(config, layer);
+  const [cos, sin] = isLocal ? [inputs.localCos, inputs.localSin] : [inputs.cos, inputs.sin];
+  const { headSize, rotarySize } = config;
+  if (rotarySize === null || rotarySize === headSize) return rope(y, inputs.positions, cos, sin);
+  const turned = rope(slice(y, -1, 0, rotarySize), inputs.positions, cos, sin);
+  return concat([turned, slice(y, -1, rotarySize, headSize)], -1);
+}
+
+/**
+ * Scaled dot-product attention of queries [B, H, T, C] over keys and values [B, K, S, C]: [B, K, G*T, C]. `mask` is that of
+ * `layerMask`.
+ */
 export function attend(config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor): Tensor {
   const { heads, kvHeads, headSize } = config;
   const [batch, , time] = queries.shape as readonly [Dim, Dim, Dim];
   const grouped = reshape(queries, [batch, kvHeads, multiplyDims([heads / kvHeads, time]), headSize]);
-  const scores = matmul(grouped, keys, { transB: true, alpha: 1 / Math.sqrt(headSize) }); // [B, K, G*T, S]
+  const scores = matmul(grouped, keys, { transB: true, alpha: config.queryScale ?? 1 / Math.sqrt(headSize) }); // [B, K, G*T, S]
   return matmul(softmax(add(scores, mask)), values);
 }
 
@@ -142,9 +202,15 @@ export function finishLayer(model: DecoderTensors, layer: number, x: Tensor, mix
   const time = divideDims(queryRows, heads / kvHeads);
   const perHead = reshape(mixed, [batch, heads, time, headSize]);
   const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [x.shape[0]!, heads * headSize]);
-  const attended = add(x, linear(model, layer, 'o_proj', joined));
-  const mlpIn = norm(model, attended, `model.layers.${layer}.post_attention_layernorm.weight`);
-  return add(attended, swiGlu(model, layer, mlpIn));
+  const attention = linear(model, layer, 'o_proj', joined);
+  const prefix = `model.layers.${layer}`;
+  if (!model.config.hasPostNorms) {
+    const attended = add(x, attention);
+    return add(attended, gatedMlp(model, layer, norm(model, attended, `${prefix}.post_attention_layernorm.weight`)));
+  }
+  const attended = add(x, norm(model, attention, `${prefix}.post_attention_layernorm.weight`));
+  const mlp = gatedMlp(model, layer, norm(model, attended, `${prefix}.pre_feedforward_layernorm.weight`));
+  return add(attended, norm(model, mlp, `${prefix}.post_feedforward_layernorm.weight`));
 }
 
 /**
@@ -160,7 +226,8 @@ export function decoderLogprobs(
   const { config } = model;
   const chosen = norm(model, gatherRows(hidden, rows), 'model.norm.weight');
   const head = config.isEmbeddingTied ? 'model.embed_tokens.weight' : 'lm_head.weight';
-  return logSoftmax(mul(matmul(chosen, parameter(model, head), { transB: true }), inverseTemperatures));
+  const logits = matmul(chosen, parameter(model, head), { transB: true });
+  return logSoftmax(mul(softcapped(logits, config.logitSoftcap), inverseTemperatures));
 }
 
 function parameter(model: DecoderTensors, name: string): Tensor {
@@ -168,7 +235,9 @@ function parameter(model: DecoderTensors, name: string): Tensor {
 }
 
 function norm(model: DecoderTensors, x: Tensor, name: string): Tensor {
-  return rmsNorm(x, parameter(model, name), model.config.normEpsilon);
+  const { normEpsilon, normOffset } = model.config;
+  const weight = parameter(model, name);
+  return rmsNorm(x, normOffset === 0 ? weight : add(weight, normOffset), normEpsilon);
 }
 
 /** `x · Wᵀ (+ bias) + (alpha / rank) · (x · Aᵀ) · Bᵀ` */
@@ -187,7 +256,25 @@ function linear(model: DecoderTensors, layer: number, module: LinearModule, x: T
   return add(y, up);
 }
 
-function swiGlu(model: DecoderTensors, layer: number, x: Tensor): Tensor {
-  const gated = mul(silu(linear(model, layer, 'gate_proj', x)), linear(model, layer, 'up_proj', x));
-  return linear(model, layer, 'down_proj', gated);
+function gatedMlp(model: DecoderTensors, layer: number, x: Tensor): Tensor {
+  const [gate, up] = projectGateUp(model, layer, x);
+  const activated = model.config.activation === 'silu' ? silu(gate) : geluTanh(gate);
+  return linear(model, layer, 'down_proj', mul(activated, up));
+}
+
+function projectGateUp(model: DecoderTensors, layer: number, x: Tensor): readonly [Tensor, Tensor] {
+  if (!model.config.hasFusedProjections) {
+    return [linear(model, layer, 'gate_proj', x), linear(model, layer, 'up_proj', x)];
+  }
+  const { ffWidth } = model.config;
+  const fused = linear(model, layer, 'gate_up_proj', x);
+  return [slice(fused, -1, 0, ffWidth), slice(fused, -1, ffWidth, 2 * ffWidth)];
+}
+
+function scaled(x: Tensor, factor: number): Tensor {
+  return factor === 1 ? x : mul(x, factor);
+}
+
+function softcapped(x: Tensor, cap: number | null): Tensor {
+  return cap === null ? x : mul(tanh(div(x, cap)), cap);
 }

@@ -3,12 +3,12 @@ import { tinyConfig } from '../../test/tiny-model.ts';
 import { ConfigError, DataError } from '../core/errors.ts';
 import { createAdapter, loraShapes, loraSpec, loraTensorName } from './lora.ts';
 import { checkParameters, countValues, linearShape, parameterShapes } from './parameters.ts';
-import { createRopeTable } from './rope-table.ts';
+import { createRopeFeeds } from './rope-table.ts';
 
 const config = tinyConfig();
 
 test('a spec lists its modules once, in the order of the layer', () => {
-  expect(loraSpec({ rank: 4, alpha: 8 }).targetModules).toEqual([
+  expect(loraSpec({ rank: 4, alpha: 8 }, config).targetModules).toEqual([
     'q_proj',
     'k_proj',
     'v_proj',
@@ -17,7 +17,7 @@ test('a spec lists its modules once, in the order of the layer', () => {
     'up_proj',
     'down_proj',
   ]);
-  expect(loraSpec({ rank: 1, alpha: 0.5, targetModules: ['up_proj', 'q_proj', 'up_proj'] })).toEqual({
+  expect(loraSpec({ rank: 1, alpha: 0.5, targetModules: ['up_proj', 'q_proj', 'up_proj'] }, config)).toEqual({
     rank: 1,
     alpha: 0.5,
     targetModules: ['q_proj', 'up_proj'],
@@ -32,18 +32,18 @@ test.each([
   [{ rank: 1, alpha: Number.POSITIVE_INFINITY }, 'lora.alpha: must be positive, got Infinity'],
   [
     { rank: 1, alpha: 1, targetModules: ['q_proj', 'lm_head'] },
-    "lora.targetModules: must be of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, got 'lm_head'",
+    "lora.targetModules: must be of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj for a qwen3 model, got 'lm_head'",
   ],
   // A name that every object has.
   [{ rank: 1, alpha: 1, targetModules: ['toString'] }, "got 'toString'"],
   [{ rank: 1, alpha: 1, targetModules: [] }, 'lora.targetModules: must name at least one module, got none'],
 ])('refuses %o', (options, message) => {
-  expect(() => loraSpec(options)).toThrow(ConfigError);
-  expect(() => loraSpec(options)).toThrow(message);
+  expect(() => loraSpec(options, config)).toThrow(ConfigError);
+  expect(() => loraSpec(options, config)).toThrow(message);
 });
 
 test('a fresh adapter: A uniform in ±1/√in with a stream per tensor, B zero, the seed decides all', () => {
-  const spec = loraSpec({ rank: 4, alpha: 8 });
+  const spec = loraSpec({ rank: 4, alpha: 8 }, config);
   const adapter = createAdapter(config, spec, 5);
   expect([...adapter.keys()]).toEqual([...loraShapes(config, spec).keys()]);
   const a = adapter.get(loraTensorName(0, 'down_proj', 'A'))!;
@@ -101,9 +101,10 @@ test('checkParameters names what is missing, of another shape or left over', () 
 });
 
 test('rope table: angle = position · theta^(−2i/C)', () => {
-  const { cos, sin, shape } = createRopeTable(3, 4, 100);
-  expect(shape).toEqual([3, 2]);
-  const angles = [0, 0, 1, 0.1, 2, 0.2];
-  expect(cos).toEqual(Float32Array.from(angles, Math.cos));
-  expect(sin).toEqual(Float32Array.from(angles, Math.sin));
+  const { cos, sin, ...rest } = createRopeFeeds(tinyConfig({ headSize: 4, ropeTheta: 100 }), 3);
+  expect(rest).toEqual({});
+  const tenth = Math.fround(0.1);
+  const angles = [0, 0, 1, tenth, 2, 2 * tenth];
+  expect(cos).toEqual({ dtype: 'float32', shape: [3, 2], data: Float32Array.from(angles, Math.cos) });
+  expect(sin).toEqual({ dtype: 'float32', shape: [3, 2], data: Float32Array.from(angles, Math.sin) });
 });

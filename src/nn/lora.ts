@@ -15,27 +15,29 @@ export interface LoraSpec {
   readonly targetModules: readonly LinearModule[];
 }
 
-/** In the order of `linearModules`, which is that of a `LoraSpec`. */
-export const allLinearModules: readonly LinearModule[] = Object.keys(linearModules) as LinearModule[];
-
-/** Throws ConfigError on an unknown module name or a rank or alpha that is not positive. */
-export function loraSpec(options: {
-  readonly rank: number;
-  readonly alpha: number;
-  readonly targetModules?: readonly string[];
-}): LoraSpec {
-  const { rank, alpha, targetModules = allLinearModules } = options;
+/**
+ * An adapter on `targetModules` of this model, on all of its linear modules when left out; sorted as in `linearModules`. Throws
+ * ConfigError on a module that the model has not and on a rank or alpha that is not positive.
+ */
+export function loraSpec(
+  options: { readonly rank: number; readonly alpha: number; readonly targetModules?: readonly string[] },
+  config: Pick<DecoderConfig, 'modelType' | 'hasFusedProjections'>,
+): LoraSpec {
+  const modules = linearModules(config);
+  const { rank, alpha, targetModules = modules } = options;
   if (!Number.isSafeInteger(rank) || rank < 1)
     throw new ConfigError(`lora.rank: must be a whole number ≥ 1, got ${rank}`);
   if (!(alpha > 0) || !Number.isFinite(alpha)) throw new ConfigError(`lora.alpha: must be positive, got ${alpha}`);
   for (const module of targetModules) {
-    if (!Object.hasOwn(linearModules, module)) {
-      throw new ConfigError(`lora.targetModules: must be of ${allLinearModules.join(', ')}, got '${module}'`);
+    if (!modules.some((name) => name === module)) {
+      throw new ConfigError(
+        `lora.targetModules: must be of ${modules.join(', ')} for a ${config.modelType} model, got '${module}'`,
+      );
     }
   }
   const wanted = new Set(targetModules);
   if (wanted.size === 0) throw new ConfigError('lora.targetModules: must name at least one module, got none');
-  return { rank, alpha, targetModules: allLinearModules.filter((module) => wanted.has(module)) };
+  return { rank, alpha, targetModules: modules.filter((module) => wanted.has(module)) };
 }
 
 /** PEFT's tensor name in `adapter_model.safetensors`. */

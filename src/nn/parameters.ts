@@ -12,17 +12,19 @@ export interface Parameter {
 }
 export type Parameters = ReadonlyMap<string, Parameter>;
 
-/** The linear layers of one decoder layer, by PEFT's target-module name. */
-export const linearModules = {
-  q_proj: 'self_attn.q_proj',
-  k_proj: 'self_attn.k_proj',
-  v_proj: 'self_attn.v_proj',
-  o_proj: 'self_attn.o_proj',
-  gate_proj: 'mlp.gate_proj',
-  up_proj: 'mlp.up_proj',
-  down_proj: 'mlp.down_proj',
-} as const;
-export type LinearModule = keyof typeof linearModules;
+const attentionModules = ['q_proj', 'k_proj', 'v_proj', 'qkv_proj', 'o_proj'] as const;
+const mlpModules = ['gate_proj', 'up_proj', 'gate_up_proj', 'down_proj'] as const;
+
+/** A linear layer of a decoder layer, by PEFT's target-module name; a model has those of `linearModules`. */
+export type LinearModule = (typeof attentionModules)[number] | (typeof mlpModules)[number];
+
+const separate: readonly LinearModule[] = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'];
+const fused: readonly LinearModule[] = ['qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj'];
+
+/** The linear layers of each decoder layer of this model, in file order. */
+export function linearModules(config: Pick<DecoderConfig, 'hasFusedProjections'>): readonly LinearModule[] {
+  return config.hasFusedProjections ? fused : separate;
+}
 
 /** [out, in] of a linear layer. */
 export function linearShape(config: DecoderConfig, module: LinearModule): readonly [number, number] {
@@ -32,9 +34,11 @@ export function linearShape(config: DecoderConfig, module: LinearModule): readon
     q_proj: [queryWidth, config.width],
     k_proj: [keyWidth, config.width],
     v_proj: [keyWidth, config.width],
+    qkv_proj: [queryWidth + 2 * keyWidth, config.width],
     o_proj: [config.width, queryWidth],
     gate_proj: [config.ffWidth, config.width],
     up_proj: [config.ffWidth, config.width],
+    gate_up_proj: [2 * config.ffWidth, config.width],
     down_proj: [config.width, config.ffWidth],
   };
   return shapes[module];
@@ -42,7 +46,13 @@ export function linearShape(config: DecoderConfig, module: LinearModule): readon
 
 /** Full name of a linear layer's weight without its `.weight`, e.g. `model.layers.0.self_attn.q_proj`. */
 export function linearName(layer: number, module: LinearModule): string {
-  return `model.layers.${layer}.${linearModules[module]}`;
+  const isMlp = mlpModules.some((name) => name === module);
+  return `model.layers.${layer}.${isMlp ? 'mlp' : 'self_attn'}.${module}`;
+}
+
+function hasBias(config: DecoderConfig, module: LinearModule): boolean {
+  if (mlpModules.some((name) => name === module)) return config.hasMlpBias;
+  return module === 'o_proj' ? config.hasOutputBias : config.hasAttentionBias;
 }
 
 /** Every parameter of the model in file order. */
@@ -52,18 +62,20 @@ export function parameterShapes(config: DecoderConfig): Map<string, readonly num
   for (let layer = 0; layer < config.layers; layer++) {
     const prefix = `model.layers.${layer}`;
     shapes.set(`${prefix}.input_layernorm.weight`, [config.width]);
-    for (const module of Object.keys(linearModules) as LinearModule[]) {
+    for (const module of linearModules(config)) {
       const [outSize, inSize] = linearShape(config, module);
       shapes.set(`${linearName(layer, module)}.weight`, [outSize, inSize]);
-      if (config.hasAttentionBias && (module === 'q_proj' || module === 'k_proj' || module === 'v_proj')) {
-        shapes.set(`${linearName(layer, module)}.bias`, [outSize]);
-      }
+      if (hasBias(config, module)) shapes.set(`${linearName(layer, module)}.bias`, [outSize]);
     }
     if (config.hasQkNorm) {
       shapes.set(`${prefix}.self_attn.q_norm.weight`, [config.headSize]);
       shapes.set(`${prefix}.self_attn.k_norm.weight`, [config.headSize]);
     }
     shapes.set(`${prefix}.post_attention_layernorm.weight`, [config.width]);
+    if (config.hasPostNorms) {
+      shapes.set(`${prefix}.pre_feedforward_layernorm.weight`, [config.width]);
+      shapes.set(`${prefix}.post_feedforward_layernorm.weight`, [config.width]);
+    }
   }
   shapes.set('model.norm.weight', [config.width]);
   if (!config.isEmbeddingTied) shapes.set('lm_head.weight', [config.vocabSize, config.width]);

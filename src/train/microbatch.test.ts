@@ -1,9 +1,17 @@
 import { expect, test } from 'vitest';
+import { tinyConfig } from '../../test/tiny-model.ts';
 import { DataError } from '../core/errors.ts';
 import type { HostTensor } from '../graph/runtime.ts';
 import { createMicrobatches, type MicrobatchOptions, type TrainingSequence } from './microbatch.ts';
 
-const options: MicrobatchOptions = { queriesPerKey: 2, headSize: 16, maxTokens: 256, maxPositions: 200, vocabSize: 64 };
+const options: MicrobatchOptions = {
+  queriesPerKey: 2,
+  layers: tinyConfig(),
+  headSize: 16,
+  maxTokens: 256,
+  maxPositions: 200,
+  vocabSize: 64,
+};
 
 const a: TrainingSequence = {
   tokenIds: [11, 12, 13, 14],

@@ -6,6 +6,7 @@
 import { DataError } from '../core/errors.ts';
 import { maskedScore, minProductRows } from '../graph/bit-exact.ts';
 import type { HostTensor } from '../graph/runtime.ts';
+import { firstVisibleKey, type LayerKind, type Layers, layerKinds, maskNames } from '../nn/attention-masks.ts';
 import { type Placement, packSequences } from './packing.ts';
 
 /** What the loss reads of one sequence; the `Datum` of the engine interface has this shape. Arrays of length T. */
@@ -36,6 +37,8 @@ export interface Microbatch {
 export interface MicrobatchOptions {
   /** Query heads per kv head: the mask repeats for each. */
   readonly queriesPerKey: number;
+  /** Which masks the model reads. */
+  readonly layers: Layers;
   readonly headSize: number;
   /** Tokens of one microbatch, padding included. A single longer row still goes alone. */
   readonly maxTokens: number;
@@ -51,7 +54,7 @@ export function createMicrobatches(sequences: readonly TrainingSequence[], optio
   for (const { rowLength, rows } of packSequences(lengths, options.headSize)) {
     const rowsPerBatch = Math.max(1, Math.floor(options.maxTokens / rowLength));
     for (let start = 0; start < rows.length; start += rowsPerBatch) {
-      microbatches.push(layOut(sequences, rows.slice(start, start + rowsPerBatch), rowLength, options.queriesPerKey));
+      microbatches.push(layOut(sequences, rows.slice(start, start + rowsPerBatch), rowLength, options));
     }
   }
   return microbatches;
@@ -106,7 +109,7 @@ function layOut(
   sequences: readonly TrainingSequence[],
   rows: readonly (readonly Placement[])[],
   rowLength: number,
-  queriesPerKey: number,
+  { queriesPerKey, layers }: MicrobatchOptions,
 ): Microbatch {
   const size = rows.length * rowLength;
   const tokenIds = new BigInt64Array(size);
@@ -129,12 +132,16 @@ function layOut(
       }
     }
   }
-  const mask = attentionMask(rows, rowLength, queriesPerKey);
+  const maskShape = [rows.length, 1, queriesPerKey * rowLength, rowLength];
+  const masks = layerKinds(layers).map((kind): [string, HostTensor] => {
+    const data = attentionMask(rows, rowLength, queriesPerKey, layers, kind);
+    return [maskNames[kind], { dtype: 'float32', shape: maskShape, data }];
+  });
   return {
     feeds: {
       tokenIds: { dtype: 'int64', shape: [rows.length, rowLength], data: tokenIds },
       positions: { dtype: 'int64', shape: [rows.length, rowLength], data: positions },
-      mask: { dtype: 'float32', shape: [rows.length, 1, queriesPerKey * rowLength, rowLength], data: mask },
+      ...Object.fromEntries(masks),
       ...lossFeeds(sequences, places, logitRows),
     },
     places,
@@ -188,6 +195,8 @@ function attentionMask(
   rows: readonly (readonly Placement[])[],
   rowLength: number,
   queriesPerKey: number,
+  layers: Layers,
+  kind: LayerKind,
 ): Float32Array {
   const perRow = queriesPerKey * rowLength * rowLength;
   const mask = new Float32Array(rows.length * perRow).fill(maskedScore);
@@ -196,8 +205,10 @@ function attentionMask(
     let covered = 0;
     for (const { start, length } of placements) {
       for (; covered < start; covered++) mask[base + covered * rowLength + covered] = 0;
-      for (let t = start; t < start + length; t++)
-        mask.fill(0, base + t * rowLength + start, base + t * rowLength + t + 1);
+      for (let t = 0; t < length; t++) {
+        const query = base + (start + t) * rowLength + start;
+        mask.fill(0, query + firstVisibleKey(layers, kind, t), query + t + 1);
+      }
       covered = start + length;
     }
     for (; covered < rowLength; covered++) mask[base + covered * rowLength + covered] = 0;

@@ -8,7 +8,7 @@ import { type Feeds, type HostTensor, hostIds, hostTensor } from '../graph/runti
 import { createReferenceRuntime } from '../graph/runtime-reference.ts';
 import { type LoraSpec, loraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
-import { createRopeTable } from '../nn/rope-table.ts';
+import { createRopeFeeds } from '../nn/rope-table.ts';
 import { type LossSpec, trainingGraph } from './trainer.ts';
 
 const runtime = createReferenceRuntime();
@@ -25,15 +25,13 @@ function inputFeeds(config: DecoderConfig): Record<string, HostTensor> {
   const group = config.heads / config.kvHeads;
   const mask = new Float32Array(BATCH * group * TIME * TIME);
   for (let i = 0; i < mask.length; i++) mask[i] = i % TIME <= Math.floor(i / TIME) % TIME ? 0 : -1e30;
-  const table = createRopeTable(TIME, config.headSize, config.ropeTheta);
   const tokenIds = randomIds(BATCH * TIME, config.vocabSize, 'gradients');
   const rows = [0, 1, 2, 4, 5, 6];
   return {
     tokenIds: hostIds(tokenIds, [BATCH, TIME]),
     positions: hostIds([0, 1, 2, 3, 0, 1, 2, 3], [BATCH, TIME]),
     mask: hostTensor(mask, [BATCH, 1, group * TIME, TIME]),
-    cos: hostTensor(table.cos, table.shape),
-    sin: hostTensor(table.sin, table.shape),
+    ...createRopeFeeds(config, TIME),
     logitRows: hostIds(rows),
     targets: hostIds(
       rows.map((row) => tokenIds[row + 1]!),
@@ -115,7 +113,7 @@ async function expectGradients(
 
 test('PPO with entropy bonus: gradients of every LoRA tensor', async () => {
   const config = tinyConfig({ hasAttentionBias: true, vocabSize: 24 });
-  const lora = loraSpec({ rank: 2, alpha: 3 });
+  const lora = loraSpec({ rank: 2, alpha: 3 }, config);
   const adapter = randomAdapter(config, lora, 1);
   const weights = new Map([...randomParameters(config, 1), ...adapter]);
   expect(adapter.size).toBe(2 * 7 * 2);

@@ -13,7 +13,7 @@ import type { AdamWSettings } from './optimizer.ts';
 import { type LossSpec, Trainer } from './trainer.ts';
 
 const config = tinyConfig();
-const lora = loraSpec({ rank: 2, alpha: 4 });
+const lora = loraSpec({ rank: 2, alpha: 4 }, config);
 const parameters = randomParameters(config, 1);
 const ort = await createOrtRuntime({ threads: 1 });
 const cispo: LossSpec = { name: 'cispo', clipLow: 0, clipHigh: 5 };

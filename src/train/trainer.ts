@@ -22,7 +22,7 @@ import { type Executable, type HostTensor, hostTensor, type Runtime } from '../g
 import { declareDecoder, declareInputs, decoderHidden, decoderLogprobs, withoutCache } from '../nn/decoder.ts';
 import type { LoraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
-import { createRopeTable } from '../nn/rope-table.ts';
+import { createRopeFeeds } from '../nn/rope-table.ts';
 import { cispoLoss, crossEntropyLoss, entropySum, type LossInputs, ppoLoss, type TokenInputs } from './loss.ts';
 import { createMicrobatches, type Microbatch, type MicrobatchOptions, type TrainingSequence } from './microbatch.ts';
 import { type AdamWSettings, type AdamWState, adamWUpdate, createAdamWState } from './optimizer.ts';
@@ -76,9 +76,7 @@ export class Trainer {
   constructor(options: TrainerOptions) {
     this.#options = options;
     this.#optimizer = createAdamWState(options.trained);
-    const { maxPositions, headSize, ropeTheta } = options.config;
-    const table = createRopeTable(maxPositions, headSize, ropeTheta);
-    this.#fixedFeeds = { cos: hostTensor(table.cos, table.shape), sin: hostTensor(table.sin, table.shape) };
+    this.#fixedFeeds = createRopeFeeds(options.config);
     for (const parameters of [options.parameters, options.trained]) {
       for (const [name, { data, shape }] of parameters) {
         if (!options.baked.has(name)) this.#fixedFeeds[name] = hostTensor(data, shape);
@@ -163,6 +161,7 @@ export class Trainer {
     const { config, microbatchTokens } = this.#options;
     return {
       queriesPerKey: config.heads / config.kvHeads,
+      layers: config,
       headSize: config.headSize,
       maxTokens: microbatchTokens,
       maxPositions: config.maxPositions,
