@@ -10,31 +10,33 @@ const layers: Readonly<Record<string, readonly string[]>> = {
   wire: ['core'],
   graph: ['core'],
   formats: ['core'],
+  hub: ['formats', 'core'],
   nn: ['graph', 'formats', 'core'],
   infer: ['nn', 'graph', 'formats', 'core'],
   train: ['nn', 'graph', 'formats', 'core'],
   engines: ['infer', 'train', 'nn', 'graph', 'formats', 'core'],
-  server: ['engines', 'formats', 'wire', 'core'],
+  server: ['engines', 'hub', 'formats', 'wire', 'core'],
   sdk: ['wire', 'core'],
   testing: ['engines', 'core'],
   'local-backend.ts': ['server', 'sdk', 'core'],
   'index.ts': ['local-backend.ts', 'sdk', 'wire', 'core'],
-  cli: ['local-backend.ts', 'server', 'sdk', 'core'],
+  cli: ['local-backend.ts', 'server', 'hub', 'sdk', 'core'],
 };
 
 /** The layers that import a package. Every other package of the manifest is for the build and the tests. */
 const packages: Readonly<Record<string, readonly string[]>> = {
   '@hono/node-server': ['server'],
+  '@huggingface/hub': ['hub'],
   '@huggingface/jinja': ['formats'],
   '@huggingface/tokenizers': ['formats'],
-  'cli-progress': ['sdk'],
+  'cli-progress': ['sdk', 'hub'],
   commander: ['cli'],
   'eventsource-parser': ['sdk'],
   hono: ['server'],
   'onnxruntime-node': ['graph'],
   openai: ['sdk'],
   'p-limit': ['sdk'],
-  zod: ['wire', 'formats', 'server', 'sdk'],
+  zod: ['wire', 'formats', 'hub', 'server', 'sdk'],
 };
 
 const ortFile = 'src/graph/runtime-ort.ts';
@@ -139,7 +141,7 @@ describe('what is loaded', () => {
     expect(starters.map((item) => report(item, 'the engine runs in a process of its own'))).toEqual([]);
   });
 
-  test.each(['engines', 'server', 'local-backend.ts', 'nn', 'infer', 'train', 'graph', 'formats'])(
+  test.each(['engines', 'server', 'local-backend.ts', 'nn', 'infer', 'train', 'graph', 'hub', 'formats'])(
     'the public entry does not load %s before it is needed',
     (layer) => {
       const path = findPath(imports, 'src/index.ts', (target) => isFile(target) && layerOf(target) === layer);
