@@ -20,7 +20,7 @@ export interface RemoteFile {
 
 /** The commit that a branch, tag or commit stands for. Throws ConfigError, ApiError. */
 export async function resolveRevision(repo: string, revision: string, settings: HubSettings): Promise<string> {
-  const { sha } = await ask(`model ${repo}, revision ${revision}`, settings, { repo, revision }, (fetch) =>
+  const { sha } = await ask(`base model ${repo}@${revision}`, settings, { repo, revision }, (fetch) =>
     modelInfo({ name: repo, revision, additionalFields: ['sha'], hubUrl: settings.endpoint, fetch }),
   );
   if (typeof sha === 'string' && /^[0-9a-f]{40}$/.test(sha)) return sha;
@@ -29,7 +29,7 @@ export async function resolveRevision(repo: string, revision: string, settings: 
 
 /** All files at a commit. Throws ConfigError, ApiError. */
 export async function listRemoteFiles(repo: string, commit: string, settings: HubSettings): Promise<RemoteFile[]> {
-  return ask(`files of model ${repo}`, settings, { repo, revision: commit }, async (fetch) => {
+  return ask(`base model ${repo}: list of files`, settings, { repo, revision: commit }, async (fetch) => {
     const files: RemoteFile[] = [];
     const params = { repo, revision: commit, recursive: true, hubUrl: settings.endpoint, fetch };
     for await (const { type, path, size, oid, lfs, xetHash } of listFiles(params)) {

@@ -64,15 +64,27 @@ describe('the cache', () => {
     expect(hub.requests.length).toBe(asked);
   });
 
-  test('serves what Python put there, offline and without its listing', async () => {
-    const { commit } = await fetchSnapshot(id, options);
-    await rm(join(folder(), 'trees'), { recursive: true });
-    const offline = { ...options, isOffline: true, endpoint: 'http://127.0.0.1:9' };
+  test('serves what Python put there, offline or by its commit, without asking the network', async () => {
+    // The folder that huggingface_hub 2.4.0 wrote for the same repository, apart from its empty lock files.
+    const commit = hub.commitOf('org/tiny');
+    const wanted = { ...texts, 'model.safetensors': weights };
+    for (const name of ['blobs', 'refs', `snapshots/${commit}`]) await mkdir(join(folder(), name), { recursive: true });
+    await writeFile(join(cacheDirectory, 'CACHEDIR.TAG'), 'Signature: 8a477f597d28d172789f06886806bc55\n');
+    await writeFile(join(folder(), 'refs/main'), commit);
+    for (const [path, content] of Object.entries(wanted)) {
+      const { blobId, sha256 } = checksumsOf(content);
+      const blob = path === 'model.safetensors' ? sha256 : blobId;
+      await writeFile(join(folder(), 'blobs', blob), content);
+      await symlink(`../../blobs/${blob}`, join(folder(), 'snapshots', commit, path));
+    }
+    const offline = { ...options, isOffline: true };
     expect((await fetchSnapshot(id, offline)).commit).toBe(commit);
+    expect((await fetchSnapshot({ ...id, revision: commit }, options)).commit).toBe(commit);
     await rm(join(folder(), 'snapshots', commit, 'tokenizer.json'));
     expect((await failure(fetchSnapshot(id, offline))).message).toBe(
       `base model org/tiny@main: must be in the cache while HF_HUB_OFFLINE is set, got no tokenizer.json in ${folder()}`,
     );
+    expect(hub.requests).toEqual([]);
   });
 
   test('is used with a warning when nobody answers, and is not when it lacks a file', async () => {
