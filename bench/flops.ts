@@ -50,9 +50,9 @@ export function createFlopCounter(runtime: Runtime): FlopCounter {
         const executable = await runtime.compile(graph, options);
         return {
           dispose: () => executable.dispose(),
-          run: (feeds) => {
+          run: (feeds, fetches) => {
             if (total !== null) total += countMatmulFlops(graph, bindFeeds(graph, feeds, options?.constants));
-            return executable.run(feeds);
+            return executable.run(feeds, fetches);
           },
         };
       },

@@ -129,6 +129,9 @@ export const equal = (a: Operand, b: Operand): Tensor => node('equal', [operand(
 export const where = (condition: Tensor, a: Operand, b: Operand): Tensor =>
   node('where', [condition, operand(a), operand(b)]);
 
+/** Whole part as int64. */
+export const toIds = (x: Tensor): Tensor => node('toIds', [x]);
+
 /** Axes may count from the end; they are dropped unless `keepDims`. */
 export function reduceSum(x: Tensor, axes: readonly number[], keepDims = false): Tensor {
   return node('reduceSum', [x], {

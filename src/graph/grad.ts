@@ -157,6 +157,7 @@ export const vjps: { readonly [K in Op]: Vjp | null } = {
   maximum: (grad, _out, [a, b]) => choose(lessOrEqual(b!, a!), grad),
   lessOrEqual: null,
   equal: null,
+  toIds: null,
   where: (grad, _out, [condition]) => [null, ...choose(condition!, grad)],
   reduceSum: (grad, out, [x]) => [spread(grad, out, x!)],
   reduceMean: (grad, out, [x]) => [spread(div(grad, countReduced(out, x!)), out, x!)],

@@ -244,6 +244,7 @@ export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
       build: ({ condition, a, b }) => g.where(condition!, a!, b!),
     },
   ],
+  toIds: unaryCases(g.toIds, [-9, 9]),
   reduceSum: reductionCases(g.reduceSum),
   reduceMean: reductionCases(g.reduceMean),
   softmax: [

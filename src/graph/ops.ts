@@ -45,6 +45,7 @@ export type Op =
   | 'lessOrEqual'
   | 'equal'
   | 'where'
+  | 'toIds'
   | 'reduceSum'
   | 'reduceMean'
   | 'softmax'
@@ -336,6 +337,14 @@ export const ops: { readonly [K in Op]: OpDefinition } = {
     },
     lower: (emitter, values) => emitter.emit('Where', values),
     compute: (inputs, _attributes, shape) => mapElements(inputs, shape, (condition, a, b) => (condition ? a! : b!)),
+  },
+  toIds: {
+    infer: ([x]) => {
+      requireDtype('toIds', x!, ['float32']);
+      return { shape: x!.shape, dtype: 'int64' };
+    },
+    lower: (emitter, values) => emitter.emit('Cast', values, { to: 7 }), // TensorProto.INT64
+    compute: ([x]) => x!.data.map(Math.trunc),
   },
   reduceSum: reduction('reduceSum', 'ReduceSum', false),
   reduceMean: reduction('reduceMean', 'ReduceMean', true),

@@ -57,10 +57,18 @@ export async function createOrtRuntime(options: OrtRuntimeOptions): Promise<Runt
     throw new ConfigError(`createOrtRuntime: threads must be a whole number of at least 1, got ${options.threads}`);
   }
   const ort = await loadOrt();
-  const toOrt = ({ dtype, shape, data }: HostTensor): OrtTensor => {
+  const wrap = ({ dtype, shape, data }: HostTensor): OrtTensor => {
     if (data instanceof Float64Array) return new ort.Tensor('float32', Float32Array.from(data), shape);
     if (data instanceof Float32Array) return new ort.Tensor('float32', data, shape); // not copied
     return data instanceof BigInt64Array ? new ort.Tensor('int64', data, shape) : new ort.Tensor(dtype, data, shape);
+  };
+  const wrapped = new WeakMap<HostTensor, OrtTensor>();
+  const toOrt = (tensor: HostTensor): OrtTensor => {
+    const known = wrapped.get(tensor);
+    if (known) return known;
+    const made = wrap(tensor);
+    if (!(tensor.data instanceof Float64Array)) wrapped.set(tensor, made); // A copy would not follow its original.
+    return made;
   };
   const fromOrt = ({ type, dims, data }: OrtTensor): HostTensor => ({
     dtype: type as HostTensor['dtype'],
@@ -75,11 +83,12 @@ export async function createOrtRuntime(options: OrtRuntimeOptions): Promise<Runt
         sessionOptions(options),
       );
       const names = Object.keys(graph.outputs);
-      const run = async (feeds: Feeds): Promise<Record<string, HostTensor>> => {
+      const run = async (feeds: Feeds, fetches: readonly string[] = names): Promise<Record<string, HostTensor>> => {
         bindFeeds(graph, feeds, constants);
-        const ortFeeds = Object.fromEntries(Object.entries(feeds).map(([name, feed]) => [name, toOrt(feed)]));
-        const results = await session.run(ortFeeds);
-        return Object.fromEntries(names.map((name) => [name, fromOrt(results[outputValueName(name)]! as OrtTensor)]));
+        const ortFeeds: Record<string, OrtTensor> = {};
+        for (const name in feeds) ortFeeds[name] = toOrt(feeds[name]!);
+        const results = await session.run(ortFeeds, fetches.map(outputValueName));
+        return Object.fromEntries(fetches.map((name) => [name, fromOrt(results[outputValueName(name)]! as OrtTensor)]));
       };
       return { run, dispose: () => session.release() };
     },

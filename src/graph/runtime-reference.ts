@@ -22,7 +22,12 @@ function fromReference(dtype: Dtype, { shape, data }: ReferenceArray): HostTenso
   };
 }
 
-function evaluate(graph: Graph, feeds: Feeds, constants: GraphConstants): Record<string, HostTensor> {
+function evaluate(
+  graph: Graph,
+  feeds: Feeds,
+  fetches: readonly string[],
+  constants: GraphConstants,
+): Record<string, HostTensor> {
   const bindings = bindFeeds(graph, feeds, constants);
   const values = new Map<number, ReferenceArray>();
   const compute = (tensor: Tensor, shape: readonly number[]): ReferenceArray => {
@@ -35,7 +40,7 @@ function evaluate(graph: Graph, feeds: Feeds, constants: GraphConstants): Record
     values.set(tensor.id, compute(tensor, bindShape(tensor.shape, bindings)));
   }
   return Object.fromEntries(
-    Object.entries(graph.outputs).map(([name, tensor]) => [name, fromReference(tensor.dtype, values.get(tensor.id)!)]),
+    fetches.map((name) => [name, fromReference(graph.outputs[name]!.dtype, values.get(graph.outputs[name]!.id)!)]),
   );
 }
 
@@ -45,7 +50,7 @@ export function createReferenceRuntime(): Runtime {
     compile: async (graph, { constants = new Map() } = {}) => {
       checkConstants(graph, constants);
       return {
-        run: async (feeds) => evaluate(graph, feeds, constants),
+        run: async (feeds, fetches = Object.keys(graph.outputs)) => evaluate(graph, feeds, fetches, constants),
         dispose: async () => {},
       };
     },

@@ -18,10 +18,11 @@ export type Feeds = Readonly<Record<string, HostTensor>>;
 
 export interface Executable {
   /**
-   * Runs once. The feeds stay the caller's; they must not change until the promise settles. Throws ConfigError for a
-   * missing or unknown input and ShapeError for a dtype or shape that does not fit.
+   * Runs once and returns the outputs named in `fetches`, all when left out. The feeds stay the caller's; they must not change until the
+   * promise settles. A tensor that is fed again costs less than a new one of the same data: its fit is checked once. Throws
+   * ConfigError for a missing or unknown input and ShapeError for a dtype or shape that does not fit.
    */
-  run(feeds: Feeds): Promise<Record<string, HostTensor>>;
+  run(feeds: Feeds, fetches?: readonly string[]): Promise<Record<string, HostTensor>>;
   dispose(): Promise<void>;
 }
 
@@ -55,25 +56,53 @@ function checkFeed(tensor: Tensor, feed: HostTensor): void {
   }
 }
 
+/** What is fed to a graph, and what of it was checked before. */
+interface Fed {
+  readonly names: ReadonlySet<string>;
+  /** Plain symbols first, so that products are checked against them. */
+  readonly tensors: readonly Tensor[];
+  /** By name: the tensor of fixed sizes that was found to fit. */
+  readonly checked: Map<string, HostTensor>;
+}
+
+const fedOf = new WeakMap<Graph, WeakMap<GraphConstants, Fed>>();
+const noConstants: GraphConstants = new Map();
+
+function inspectFed(graph: Graph, constants: GraphConstants): Fed {
+  const known = fedOf.get(graph)?.get(constants);
+  if (known) return known;
+  const tensors = graph.inputs.filter((tensor) => !constants.has(tensor.name!));
+  const hasProduct = (tensor: Tensor): number => Number(tensor.shape.some((dim) => String(dim).includes('*')));
+  const fed: Fed = {
+    names: new Set(tensors.map((tensor) => tensor.name!)),
+    tensors: tensors.sort((a, b) => hasProduct(a) - hasProduct(b)),
+    checked: new Map(),
+  };
+  const byConstants = fedOf.get(graph) ?? new WeakMap<GraphConstants, Fed>();
+  fedOf.set(graph, byConstants.set(constants, fed));
+  return fed;
+}
+
 /** Checks feeds against the inputs of a graph and returns the values of its symbols. */
 export function bindFeeds(
   graph: Graph,
   feeds: Feeds,
-  constants: GraphConstants = new Map(),
+  constants: GraphConstants = noConstants,
 ): Readonly<Record<string, number>> {
-  const fed = graph.inputs.filter((tensor) => !constants.has(tensor.name!));
-  const names = new Set(fed.map((tensor) => tensor.name!));
+  const { names, tensors, checked } = inspectFed(graph, constants);
   for (const name of Object.keys(feeds)) {
     if (!names.has(name)) throw new ConfigError(`feeds: must be inputs of the graph (${[...names]}), got '${name}'`);
   }
   const bindings: Record<string, number> = {};
-  const hasProduct = (tensor: Tensor): number => Number(tensor.shape.some((dim) => String(dim).includes('*')));
-  // Plain symbols first, so that products are checked against them.
-  for (const tensor of [...fed].sort((a, b) => hasProduct(a) - hasProduct(b))) {
+  for (const tensor of tensors) {
     const feed = feeds[tensor.name!];
     if (feed === undefined) throw new ConfigError(`feeds: every input must be fed, got no '${tensor.name}'`);
+    if (checked.get(tensor.name!) === feed) continue;
     checkFeed(tensor, feed);
-    if (matchShape(tensor.shape, feed.shape, bindings) < 0) continue;
+    if (matchShape(tensor.shape, feed.shape, bindings) < 0) {
+      if (tensor.shape.every((dim) => typeof dim === 'number')) checked.set(tensor.name!, feed);
+      continue;
+    }
     const known = Object.entries(bindings).map(([symbol, value]) => `${symbol} = ${value}`);
     const where = known.length === 0 ? '' : ` where ${known.join(', ')}`;
     throw new ShapeError(
