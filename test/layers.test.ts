@@ -16,11 +16,12 @@ const layers: Readonly<Record<string, readonly string[]>> = {
   train: ['nn', 'graph', 'formats', 'core'],
   engines: ['infer', 'train', 'nn', 'graph', 'formats', 'core'],
   server: ['engines', 'hub', 'formats', 'wire', 'core'],
+  export: ['server', 'nn', 'formats', 'wire', 'core'],
   sdk: ['wire', 'core'],
   testing: ['engines', 'core'],
   'local-backend.ts': ['server', 'sdk', 'core'],
   'index.ts': ['local-backend.ts', 'sdk', 'wire', 'core'],
-  cli: ['local-backend.ts', 'server', 'hub', 'sdk', 'core'],
+  cli: ['local-backend.ts', 'export', 'server', 'hub', 'sdk', 'core'],
 };
 
 /** The layers that import a package. Every other package of the manifest is for the build and the tests. */

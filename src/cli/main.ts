@@ -3,6 +3,7 @@
 import { Command } from 'commander';
 import { ArtError } from '../core/errors.ts';
 import { readPackageVersion } from '../server/run-folder.ts';
+import { createExportCommand } from './export.ts';
 import { createHistoryCommand } from './history.ts';
 import { createServeCommand } from './serve.ts';
 
@@ -10,7 +11,8 @@ const program: Command = new Command('art')
   .description('Trains agents by reinforcement learning: serves a model, samples from it, trains it.')
   .version(await readPackageVersion())
   .addCommand(createServeCommand())
-  .addCommand(createHistoryCommand());
+  .addCommand(createHistoryCommand())
+  .addCommand(createExportCommand());
 
 try {
   await program.parseAsync();

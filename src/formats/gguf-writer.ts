@@ -4,6 +4,7 @@
  */
 import { DataError } from '../core/errors.ts';
 import { type EncodedFloats, encodedBytes, isEncodable } from './encode-floats.ts';
+import { ggmlTypes, ggufAlignment, ggufMagic, ggufValueTypes, ggufVersion } from './gguf-types.ts';
 import type { TensorLayout } from './tensor-file.ts';
 
 export type GgufScalar = 'uint32' | 'int32' | 'float32' | 'bool' | 'string';
@@ -23,23 +24,19 @@ export interface GgufTensorInfo {
   readonly type: EncodedFloats;
 }
 
-const alignment = 32;
-const valueTypes = { uint32: 4, int32: 5, float32: 6, bool: 7, string: 8, array: 9 } as const;
-const tensorTypes: { readonly [T in EncodedFloats]: number } = { F32: 0, F16: 1, Q8_0: 8, BF16: 30 };
-
 /** ggml's limit on the name of a tensor, in bytes without the final zero. */
 const longestName = 63;
 
 /** Header and places of a file with these tensors in this order. Throws DataError if a tensor cannot be of its type or a name is used twice. */
 export function layOutGguf(metadata: ReadonlyMap<string, GgufValue>, tensors: readonly GgufTensorInfo[]): TensorLayout {
   const out = new ByteWriter();
-  out.bytes(new TextEncoder().encode('GGUF'));
-  out.uint32(3);
+  out.uint32(ggufMagic);
+  out.uint32(ggufVersion);
   out.uint64(tensors.length);
   out.uint64(metadata.size);
   for (const [key, value] of metadata) {
     out.string(key);
-    out.uint32(valueTypes[value.type]);
+    out.uint32(ggufValueTypes[value.type]);
     writeValue(out, value);
   }
   const places = placeTensors(tensors);
@@ -47,7 +44,7 @@ export function layOutGguf(metadata: ReadonlyMap<string, GgufValue>, tensors: re
     out.string(name);
     out.uint32(shape.length);
     for (const size of [...shape].reverse()) out.uint64(size);
-    out.uint32(tensorTypes[type]);
+    out.uint32(ggmlTypes[type].id);
     out.uint64(places.get(name)!.offset);
   }
   const header = out.finish();
@@ -86,7 +83,7 @@ function writeValue(out: ByteWriter, value: GgufValue): void {
     writeScalar(out, value.type, value.value);
     return;
   }
-  out.uint32(valueTypes[value.of]);
+  out.uint32(ggufValueTypes[value.of]);
   out.uint64(value.values.length);
   for (const item of value.values) writeScalar(out, value.of, item);
 }
@@ -101,7 +98,7 @@ function writeScalar(out: ByteWriter, type: GgufScalar, value: number | boolean 
 }
 
 function pad(offset: number): number {
-  return Math.ceil(offset / alignment) * alignment;
+  return Math.ceil(offset / ggufAlignment) * ggufAlignment;
 }
 
 /** Little-endian values one after another; a vocabulary makes hundreds of thousands of them. */

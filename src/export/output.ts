@@ -1,0 +1,92 @@
+/** Where an export goes: free, or given free by `force`; with room for it; whole or not at all. Layer 5. */
+import { randomUUID } from 'node:crypto';
+import { mkdir, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
+import { dirname, resolve } from 'node:path';
+import { ArtError, ConfigError, DataError, messageOf } from '../core/errors.ts';
+import { isMissing, isPresent, replaceFileAtomic, writeFolderAtomic } from '../formats/atomic-files.ts';
+
+export interface Output {
+  /** Absolute. */
+  readonly path: string;
+  readonly kind: 'file' | 'folder';
+  /** Replaces what an earlier export left there. */
+  readonly isForced: boolean;
+}
+
+/** Files by which a folder is known as a model's or an adapter's: nothing else is ever replaced. */
+const folderMarks = ['config.json', 'adapter_config.json'];
+
+/** Throws ConfigError if something stands there that may not be replaced. */
+export async function checkOutput({ path, kind, isForced }: Output): Promise<void> {
+  const there = await stat(path).catch((error: unknown) => {
+    if (isMissing(error)) return null;
+    throw new ConfigError(`export: out must be a path that can be made, got ${path} (${messageOf(error)})`, {
+      cause: error,
+    });
+  });
+  if (there === null) return;
+  if (!isForced)
+    throw new ConfigError(`export: out must not exist yet, got ${path}; --force replaces it`, { details: { path } });
+  if (kind === 'file') {
+    if (!there.isFile())
+      throw new ConfigError(`export: out must be a file, got the folder ${path}`, { details: { path } });
+    return;
+  }
+  const entries = there.isDirectory() ? await readdir(path, { withFileTypes: true }) : [];
+  const isModel = entries.some(({ name }) => folderMarks.includes(name)) && entries.every((entry) => entry.isFile());
+  if (!isModel) {
+    throw new ConfigError(`export: --force replaces only a folder of a model or an adapter, got ${path}`, {
+      details: { path },
+    });
+  }
+}
+
+/** Throws DataError, before anything is written, if the disk has less room than `bytes`. */
+export async function checkRoom({ path }: Output, bytes: number): Promise<void> {
+  let folder = dirname(path);
+  while (!(await isPresent(folder))) folder = dirname(folder);
+  const { bavail, bsize } = await statfs(folder);
+  const free = bavail * bsize;
+  if (free >= bytes) return;
+  throw new DataError(`export: ${path} needs ${formatBytes(bytes)}, got ${formatBytes(free)} of free disk space`, {
+    details: { path, neededBytes: bytes, freeBytes: free },
+  });
+}
+
+/** Calls `fill` with a temporary path beside the output, which then takes its place. Throws DataError naming the output if the system refuses. */
+export async function writeOutput(output: Output, fill: (temporary: string) => Promise<void>): Promise<void> {
+  const { path, kind } = output;
+  try {
+    await mkdir(dirname(path), { recursive: true });
+    if (kind === 'file') await replaceFileAtomic(path, fill);
+    else if (await isPresent(path)) await replaceFolder(path, fill);
+    else await writeFolderAtomic(path, fill);
+  } catch (error) {
+    if (error instanceof ArtError) throw error;
+    throw new DataError(`export: ${path} could not be written, nothing is left of it: ${messageOf(error)}`, {
+      cause: error,
+      details: { path },
+    });
+  }
+}
+
+/** A folder cannot be renamed over another: for a moment the old one has another name, and is put back if the new one cannot come. */
+async function replaceFolder(path: string, fill: (temporary: string) => Promise<void>): Promise<void> {
+  const fresh = resolve(dirname(path), `.export-${randomUUID()}`);
+  const old = resolve(dirname(path), `.replaced-${randomUUID()}`);
+  await writeFolderAtomic(fresh, fill);
+  await rename(path, old);
+  try {
+    await rename(fresh, path);
+  } catch (error) {
+    await rename(old, path);
+    await rm(fresh, { recursive: true, force: true });
+    throw error;
+  }
+  await rm(old, { recursive: true, force: true });
+}
+
+export function formatBytes(bytes: number): string {
+  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
+  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
+}
