@@ -27,6 +27,7 @@ const layers: Readonly<Record<string, readonly string[]>> = {
 /** The layers that import a package. Every other package of the manifest is for the build and the tests. */
 const packages: Readonly<Record<string, readonly string[]>> = {
   '@hono/node-server': ['server'],
+  '@huggingface/gguf': ['formats'],
   '@huggingface/hub': ['hub'],
   '@huggingface/jinja': ['formats'],
   '@huggingface/tokenizers': ['formats'],

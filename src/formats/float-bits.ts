@@ -2,6 +2,7 @@
  * Half-precision numbers of model files, widened to float32 exactly. Layer 1.
  * Assumes a little-endian processor, as every platform of Node.js that we support has.
  */
+import { DataError } from '../core/errors.ts';
 
 export type FloatFormat = 'F32' | 'F16' | 'BF16';
 
@@ -32,9 +33,11 @@ export function widenFloats(format: FloatFormat, bytes: Uint8Array, out: Float32
   else for (let i = 0; i < halves.length; i++) bits[i] = float16ToFloat32Bits(halves[i] as number);
 }
 
-/** Index of the first value that is infinite or not a number; -1 if there is none. */
-export function findNonFinite(values: Float32Array): number {
+/** Throws DataError naming file, tensor and place if a weight is infinite or not a number. */
+export function checkFinite(values: Float32Array, tensor: string, path: string): void {
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
-  for (let i = 0; i < bits.length; i++) if (((bits[i] as number) & 0x7f800000) === 0x7f800000) return i;
-  return -1;
+  for (let i = 0; i < bits.length; i++) {
+    if (((bits[i] as number) & 0x7f800000) !== 0x7f800000) continue;
+    throw new DataError(`${path}: weights must be finite, got ${values[i]} in ${tensor} at value ${i}`);
+  }
 }

@@ -1,10 +1,12 @@
 /**
- * A base model wherever it lies: configuration, tokenizer, chat template and float32 weights of a Hugging Face folder. Layer 1.
+ * A base model wherever it lies: configuration, tokenizer, chat template and float32 weights of a Hugging Face folder or
+ * a GGUF file. Layer 1.
  * Weights come one tensor at a time, so that whoever reads them needs little more memory than the weights themselves.
  */
 import { copyFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isMissing } from './atomic-files.ts';
+import { openGgufModel } from './gguf-model.ts';
 import { type DecoderConfig, readHfConfig } from './hf-config.ts';
 import { collectTensors, type FloatTensor, streamModelTensors } from './safetensors.ts';
 import { loadTokenizer, readTokenizerConfig, type Tokenizer, type TokenizerConfig } from './tokenizer.ts';
@@ -36,6 +38,7 @@ const textFiles = [
 
 /** Reads what is small; the weights stay in their files. Throws ConfigError, DataError. */
 export async function openModel(path: string): Promise<ModelFiles> {
+  if (isGgufPath(path)) return openGgufModel(path);
   const [config, tokenizerConfig] = await Promise.all([readHfConfig(path), readTokenizerConfig(path)]);
   const streamTensors = (): AsyncGenerator<readonly [string, FloatTensor]> => streamModelTensors(path);
   return {
@@ -49,6 +52,11 @@ export async function openModel(path: string): Promise<ModelFiles> {
       for (const file of textFiles) await copyIfPresent(path, directory, file);
     },
   };
+}
+
+/** Whether a path names a GGUF file, rather than a folder. */
+export function isGgufPath(path: string): boolean {
+  return path.toLowerCase().endsWith('.gguf');
 }
 
 async function copyIfPresent(from: string, to: string, file: string): Promise<void> {

@@ -3,11 +3,12 @@
  * Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs. Sharded models (index.json) are read by
  * `streamModelTensors`. Assumes a little-endian processor, as every platform of Node.js that we support has.
  */
-import { type FileHandle, open } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
-import { DataError, messageOf } from '../core/errors.ts';
+import { DataError } from '../core/errors.ts';
 import { isPresent, readJsonFile, writeFileAtomic } from './atomic-files.ts';
-import { type FloatFormat, findNonFinite, widenFloats } from './float-bits.ts';
+import { openForReading, pieceBytes, readRange } from './file-ranges.ts';
+import { checkFinite, type FloatFormat, widenFloats } from './float-bits.ts';
 import {
   countElements,
   dtypeBytes,
@@ -21,9 +22,6 @@ import {
 } from './safetensors-header.ts';
 
 export type { SafetensorsDtype, SafetensorsEntry, SafetensorsHeader };
-
-/** What is read at once: large enough for a fast disk, small beside a weight matrix. A multiple of every element size. */
-const readPieceBytes = 4 * 2 ** 20;
 
 export interface SafetensorsTensor {
   readonly dtype: SafetensorsDtype;
@@ -55,7 +53,7 @@ export function parseSafetensors(bytes: Uint8Array, source = 'safetensors'): Saf
 
 /** Names, dtypes, shapes and spans without reading the data. Throws DataError. */
 export async function readSafetensorsHeader(path: string): Promise<SafetensorsHeader> {
-  const file = await openFile(path);
+  const file = await openForReading(path);
   try {
     return await readHeader(file, path);
   } finally {
@@ -70,7 +68,7 @@ export async function readSafetensors(path: string): Promise<ReadonlyMap<string,
 
 /** Tensors of a file one after another in the order of its data, so that only one is in memory if the caller keeps none. */
 export async function* streamSafetensors(path: string): AsyncGenerator<readonly [string, FloatTensor]> {
-  const file = await openFile(path);
+  const file = await openForReading(path);
   try {
     const header = await readHeader(file, path);
     for (const [name, entry] of header.entries) yield [name, await readTensor(file, header, name, entry, path)];
@@ -100,7 +98,10 @@ export function readModelTensors(directory: string): Promise<ReadonlyMap<string,
 export async function* streamModelTensors(directory: string): AsyncGenerator<readonly [string, FloatTensor]> {
   const single = join(directory, 'model.safetensors');
   if (await isPresent(single)) {
-    for await (const [name, tensor] of streamSafetensors(single)) yield [name, checkFinite(tensor, name, single)];
+    for await (const [name, tensor] of streamSafetensors(single)) {
+      checkFinite(tensor.data, name, single);
+      yield [name, tensor];
+    }
     return;
   }
   const indexPath = `${single}.index.json`;
@@ -116,7 +117,8 @@ export async function* streamModelTensors(directory: string): AsyncGenerator<rea
       if (!missing.delete(name)) {
         throw new DataError(`${path}: must hold the tensors that ${indexPath} places there, got ${name} as well`);
       }
-      yield [name, checkFinite(tensor, name, path)];
+      checkFinite(tensor.data, name, path);
+      yield [name, tensor];
     }
     const [first] = missing;
     if (first !== undefined) {
@@ -185,12 +187,6 @@ function parseIndex(json: unknown, indexPath: string): ReadonlyMap<string, strin
   return shardOf;
 }
 
-function checkFinite(tensor: FloatTensor, name: string, path: string): FloatTensor {
-  const at = findNonFinite(tensor.data);
-  if (at < 0) return tensor;
-  throw new DataError(`${path}: weights must be finite, got ${tensor.data[at]} in ${name} at value ${at}`);
-}
-
 function serializeParts(
   tensors: ReadonlyMap<string, SafetensorsTensor>,
   metadata: Readonly<Record<string, string>>,
@@ -233,14 +229,6 @@ function checkTensor(name: string, { dtype, shape, data }: SafetensorsTensor): v
   }
 }
 
-async function openFile(path: string): Promise<FileHandle> {
-  try {
-    return await open(path, 'r');
-  } catch (cause) {
-    throw new DataError(`${path}: must be a readable file, got ${messageOf(cause)}`, { cause });
-  }
-}
-
 /** Reads in pieces straight into the float32 values, so that a tensor never exists twice. */
 async function readTensor(
   file: FileHandle,
@@ -251,8 +239,8 @@ async function readTensor(
 ): Promise<FloatTensor> {
   const format = floatFormat(dtype, `${path}: tensor "${name}"`);
   const data = new Float32Array((end - begin) / dtypeBytes[dtype]);
-  for (let at = begin; at < end; at += readPieceBytes) {
-    const bytes = await readRange(file, dataStart + at, Math.min(readPieceBytes, end - at), path);
+  for (let at = begin; at < end; at += pieceBytes) {
+    const bytes = await readRange(file, dataStart + at, Math.min(pieceBytes, end - at), path);
     widenFloats(format, bytes, data, (at - begin) / dtypeBytes[dtype]);
   }
   return { shape, data };
@@ -263,17 +251,4 @@ async function readHeader(file: FileHandle, path: string): Promise<SafetensorsHe
   const prefix = await readRange(file, 0, Math.min(8, size), path);
   const length = readHeaderLength(prefix, size, path);
   return parseHeader(await readRange(file, 8, length, path), size, path);
-}
-
-/** Throws DataError if the file ends before, as one does that shrinks while it is read. */
-async function readRange(file: FileHandle, start: number, length: number, path: string): Promise<Uint8Array> {
-  const bytes = new Uint8Array(length);
-  for (let done = 0; done < length; ) {
-    const { bytesRead } = await file.read(bytes, done, length - done, start + done);
-    if (bytesRead === 0) {
-      throw new DataError(`${path}: must have at least ${start + length} bytes, got ${start + done}`);
-    }
-    done += bytesRead;
-  }
-  return bytes;
 }
