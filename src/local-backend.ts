@@ -20,6 +20,8 @@ export interface LocalBackendOptions {
   readonly path?: string;
   /** Threads, cache and batch sizes of the embedded engine. */
   readonly engine?: EngineTuning;
+  /** Cache, endpoint and token of the Hugging Face hub; default: as Python's huggingface_hub, from the environment. */
+  readonly hub?: ArtServerOptions['hub'];
   /** Port on 127.0.0.1; default a free one. */
   readonly port?: number;
   /** Default: console.warn. */
@@ -28,7 +30,7 @@ export interface LocalBackendOptions {
   readonly createEngine?: ArtServerOptions['createEngine'];
 }
 
-const OPTION_NAMES = ['path', 'engine', 'port', 'onWarning', 'createEngine'];
+const OPTION_NAMES = ['path', 'engine', 'hub', 'port', 'onWarning', 'createEngine'];
 
 interface Running {
   readonly server: ArtServer;
@@ -102,12 +104,13 @@ export class LocalBackend implements Backend, AsyncDisposable {
 }
 
 async function startServer(options: LocalBackendOptions): Promise<Running> {
-  const { path = '.art', engine, port, onWarning, createEngine } = options;
+  const { path = '.art', engine, hub, port, onWarning, createEngine } = options;
   // Loaded here, so that a program with a remote backend never loads the server.
   const { createArtServer } = await import('./server/index.ts');
   const server = await createArtServer({
     root: path,
     ...(engine && { engineTuning: engine }),
+    ...(hub && { hub }),
     ...(port !== undefined && { port }),
     ...(onWarning && { onWarning }),
     ...(createEngine && { createEngine }),

@@ -95,6 +95,7 @@ export class RemoteBackend implements Backend {
       base_model: model.baseModel,
       lora: { rank, alpha, ...(targetModules === undefined ? {} : { target_modules: targetModules }) },
       seed: model.seed,
+      ...(model.chatTemplate === undefined ? {} : { chat_template: model.chatTemplate }),
     };
     const request = registerRequest.safeParse(body);
     if (!request.success)

@@ -15,6 +15,8 @@ import {
   type ModelInfo,
   modelInfo,
   type RegisterRequest,
+  type RegistrationPending,
+  registrationPending,
   type TrainProgress,
   type TrainRequest,
   trainProgress,
@@ -37,7 +39,7 @@ export interface TrainingClientOptions {
   readonly apiKey?: string | undefined;
   /** Limit of an ordinary call; default 60 s. */
   readonly timeoutMs?: number | undefined;
-  /** Limit of a registration, in which the server loads the model; default 280 s (Node's fetch itself gives up at 300 s). */
+  /** Longest time without news in a registration, in which the server downloads and loads the model; default 280 s. */
   readonly registerTimeoutMs?: number | undefined;
   /** Longest silence between two events of a `train` call; default 600 s. */
   readonly trainSilenceMs?: number | undefined;
@@ -128,7 +130,9 @@ export function createTrainingClient(options: TrainingClientOptions): TrainingCl
         timeoutMs: registerTimeoutMs,
         signal,
       };
-      return retryIdempotent(() => fetchJson(call, modelInfo), signal);
+      return waitForRegistration(what, registerTimeoutMs, () =>
+        retryIdempotent(() => fetchJson(call, z.union([registrationPending, modelInfo])), signal),
+      );
     },
     model: (name, { signal } = {}) => {
       const call: Call = { what: `state of model ${name}`, method: 'GET', path: modelPath(name), timeoutMs, signal };
@@ -165,6 +169,28 @@ export function createTrainingClient(options: TrainingClientOptions): TrainingCl
       return retryIdempotent(() => fetchJson(call, historyResponse), signal);
     },
   };
+}
+
+/** Asks again while the server answers that it is still opening the model; throws AbortedError when nothing more happens. */
+async function waitForRegistration(
+  what: string,
+  silenceMs: number,
+  ask: () => Promise<ModelInfo | RegistrationPending>,
+): Promise<ModelInfo> {
+  let receivedBytes = -1;
+  let changedAt = performance.now();
+  for (;;) {
+    const answer = await ask();
+    if (!('status' in answer)) return answer;
+    if (answer.received_bytes !== receivedBytes) changedAt = performance.now();
+    receivedBytes = answer.received_bytes;
+    if (performance.now() - changedAt > silenceMs) {
+      const { total_bytes: total } = answer;
+      throw new AbortedError(`${what}: nothing new within ${silenceMs} ms, at ${receivedBytes} of ${total} bytes`, {
+        details: { isDeadline: true },
+      });
+    }
+  }
 }
 
 /** Reads the events of one `train` call up to its result. Throws ApiError on an `error` event and when the stream ends without a result. */

@@ -67,12 +67,17 @@ export interface TrainableModelInit {
   /** Letters, digits, dots, dashes, underscores. Served as `name` (the newest policy) and `name@step`. */
   readonly name: string;
   readonly project: string;
-  /** Directory of a Hugging Face model, on the machine of the server. */
+  /**
+   * On the machine of the server: a folder in Hugging Face's format or a .gguf file, by a path that begins with `/`, `./`, `../` or `~/`;
+   * or an id of the hub, `org/name[@revision][:file.gguf]`, which is downloaded.
+   */
   readonly baseModel: string;
   /** Default rank 8, alpha 16. */
   readonly lora?: LoraInit;
   /** Seed of the adapter's initial weights; default 0. */
   readonly seed?: number;
+  /** Jinja text that takes the place of the base model's own chat template. */
+  readonly chatTemplate?: string;
 }
 
 export interface LogOptions extends CallOptions {
@@ -90,18 +95,20 @@ export class TrainableModel implements ChatModel {
   readonly baseModel: string;
   readonly lora: { readonly rank: number; readonly alpha: number; readonly targetModules?: readonly string[] };
   readonly seed: number;
+  readonly chatTemplate: string | undefined;
   #registration: { readonly backend: Backend; readonly endpoint: Promise<InferenceEndpoint> } | undefined;
   #endpoint: InferenceEndpoint | undefined;
   #client: OpenAI | undefined;
 
   constructor(init: TrainableModelInit) {
-    refuseUnknownKeys('TrainableModel', init, ['name', 'project', 'baseModel', 'lora', 'seed']);
+    refuseUnknownKeys('TrainableModel', init, ['name', 'project', 'baseModel', 'lora', 'seed', 'chatTemplate']);
     refuseUnknownKeys('TrainableModel.lora', init.lora ?? {}, ['rank', 'alpha', 'targetModules']);
     this.name = init.name;
     this.project = init.project;
     this.baseModel = init.baseModel;
     this.lora = { rank: 8, alpha: 16, ...init.lora };
     this.seed = init.seed ?? 0;
+    this.chatTemplate = init.chatTemplate;
   }
 
   /** Makes the backend load, serve and train this model. Called again with the same backend, it does nothing more. */

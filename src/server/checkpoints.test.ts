@@ -91,7 +91,9 @@ test('only the newest is hashed at start; an older one when it is asked for', as
 
 test('the hash of a base model covers all of its shards', async () => {
   await expect(hashBaseModel(folder)).rejects.toThrow('base model: must be a folder that holds model.safetensors');
-  await expect(hashBaseModel(join(folder, 'missing'))).rejects.toThrow('base model: must be a folder that can be read');
+  await expect(hashBaseModel(join(folder, 'missing'))).rejects.toThrow(
+    'base model: must be a folder or .gguf file that can be read',
+  );
   await writeFile(join(folder, 'model.safetensors'), 'abc');
   expect(await hashBaseModel(folder)).toBe('ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad');
   await writeFile(join(folder, 'model-2.safetensors'), 'abc');

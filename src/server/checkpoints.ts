@@ -8,9 +8,10 @@ import { createReadStream } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { CheckpointError, ConfigError, messageOf } from '../core/errors.ts';
+import { CheckpointError, messageOf } from '../core/errors.ts';
 import { formatJson, isMissing, readJsonFile } from '../formats/atomic-files.ts';
-import { formatValue } from '../wire/errors.ts';
+
+export { hashBaseModel } from './base-model.ts';
 
 const manifestName = 'checkpoint.json';
 const temporaryPrefix = '.tmp-';
@@ -121,21 +122,6 @@ export async function verifyCheckpoint({ directory, manifest }: StoredCheckpoint
       throw new CheckpointError(`${path}: SHA-256 must be ${expected.sha256}, got ${got.sha256}`);
     }
   }
-}
-
-/** SHA-256 of the weights that checkpoints build on: of model.safetensors, or of the sorted `name hash` lines of a sharded model. Throws ConfigError if there is none. */
-export async function hashBaseModel(directory: string): Promise<string> {
-  const all = await readdir(directory).catch((cause: unknown) => {
-    throw new ConfigError(`base model: must be a folder that can be read, got ${formatValue(directory)}`, { cause });
-  });
-  const names = all.filter((name) => name.endsWith('.safetensors')).sort();
-  if (names.length === 0) {
-    throw new ConfigError(`base model: must be a folder that holds model.safetensors, got ${formatValue(directory)}`);
-  }
-  if (names.length === 1) return (await describeFile(join(directory, names[0]!))).sha256;
-  const lines: string[] = [];
-  for (const name of names) lines.push(`${name} ${(await describeFile(join(directory, name))).sha256}\n`);
-  return createHash('sha256').update(lines.join('')).digest('hex');
 }
 
 async function writeCheckpoint(

@@ -1,11 +1,12 @@
 /** The models that one server serves and trains, by name. Layer 5. Registering twice is the same as once. */
-import { resolve } from 'node:path';
 import { ConfigError } from '../core/errors.ts';
-import { createChatTemplate } from '../formats/chat-template.ts';
-import { openModel } from '../formats/model-source.ts';
+import type { DownloadProgress, HubOptions } from '../hub/options.ts';
+import { createDownloadBar } from '../hub/progress-bar.ts';
 import { refuse } from '../wire/errors.ts';
 import type { RegisterRequest } from '../wire/training.ts';
+import { normalizeBaseModel } from './base-model.ts';
 import { type CompletionStoreOptions, createCompletionStore } from './completion-store.ts';
+import { loadModelFiles } from './model-files.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import {
   type EngineTuning,
@@ -22,8 +23,10 @@ export interface ModelRegistryOptions {
   readonly root: string;
   readonly createEngine: RunEnvironment['createEngine'];
   readonly engineTuning?: EngineTuning;
-  /** Reads tokenizer, chat template and configuration of a base model; default: from its folder. */
-  readonly loadModelFiles?: (directory: string) => Promise<ModelFiles>;
+  /** Reads tokenizer, chat template and configuration of a base model; default: from its folder or file. */
+  readonly loadModelFiles?: (path: string, chatTemplate?: string) => Promise<ModelFiles>;
+  /** Where base models that are ids come from, and where they are kept; default: as the environment says. */
+  readonly hub?: HubOptions;
   readonly completions?: CompletionStoreOptions;
   /** Nats by which sampler and trainer may differ on the probe text after a step; default 0: bit for bit. */
   readonly probeTolerance?: number;
@@ -40,6 +43,8 @@ export interface ModelRegistry extends ModelLookup {
    * or the process that has it open.
    */
   readonly register: (request: RegisterRequest) => Promise<TrainingRun>;
+  /** How far the download is that a registration under way waits for; null while there is none. */
+  readonly download: (name: string) => DownloadProgress | null;
   /** Throws ApiError 404 for a name that is not registered. */
   readonly get: (name: string) => TrainingRun;
   readonly list: () => readonly TrainingRun[];
@@ -51,31 +56,41 @@ interface Entry {
   readonly request: RegisterRequest;
   readonly opening: Promise<OpenRun>;
   open: OpenRun | null;
+  download: DownloadProgress | null;
 }
 
 /** Opens nothing until a model is registered. Throws ConfigError on an option out of range. */
 export function createModelRegistry(options: ModelRegistryOptions): ModelRegistry {
   const environment = environmentOf(options);
   const entries = new Map<string, Entry>();
-  let isClosed = false;
+  const closing = new AbortController();
   const openNew = (request: RegisterRequest): Entry => {
-    const opening = openTrainingRun(request, environment);
-    const entry: Entry = { request, opening, open: null };
-    entries.set(request.name, entry);
+    let entry: Entry | undefined;
+    const onProgress = (progress: DownloadProgress): void => {
+      if (entry !== undefined) entry.download = progress;
+      environment.hub.onProgress?.(progress);
+    };
+    const hub = { ...environment.hub, onProgress, signal: closing.signal };
+    const opening = openTrainingRun(request, { ...environment, hub });
+    const added: Entry = { request, opening, open: null, download: null };
+    entry = added;
+    entries.set(request.name, added);
     opening.then(
       (open) => {
-        entry.open = open;
+        added.open = open;
       },
       () => entries.delete(request.name),
     );
-    return entry;
+    return added;
   };
   const list = (): TrainingRun[] =>
     [...entries.values()].flatMap((entry) => (entry.open === null ? [] : [entry.open.run]));
   return {
     register: async (wireRequest) => {
-      if (isClosed) throw new ConfigError('register: the server must be running, got one that is shutting down');
-      const request = { ...wireRequest, base_model: resolve(wireRequest.base_model) };
+      const request = { ...wireRequest, base_model: await normalizeBaseModel(wireRequest.base_model) };
+      if (closing.signal.aborted) {
+        throw new ConfigError('register: the server must be running, got one that is shutting down');
+      }
       const entry = entries.get(request.name);
       if (entry !== undefined) compareRegistration(entry.request, request);
       return (await (entry ?? openNew(request)).opening).run;
@@ -91,11 +106,12 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
         'model',
       );
     },
+    download: (name) => entries.get(name)?.download ?? null,
     list,
     models: () => list().map((run) => run.model),
     findModel: (name) => entries.get(name)?.open?.run.model,
     close: async () => {
-      isClosed = true;
+      closing.abort();
       const all = [...entries.values()];
       entries.clear();
       const results = await Promise.allSettled(
@@ -113,12 +129,6 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
   };
 }
 
-/** Tokenizer, chat template and configuration of a base model. */
-export async function loadModelFiles(path: string): Promise<ModelFiles> {
-  const { config, tokenizerConfig, loadTokenizer } = await openModel(path);
-  return { tokenizer: await loadTokenizer(), template: createChatTemplate(tokenizerConfig), config };
-}
-
 function environmentOf(options: ModelRegistryOptions): RunEnvironment {
   const probeTolerance = options.probeTolerance ?? 0;
   if (!(probeTolerance >= 0)) throw new ConfigError(`probeTolerance: must be ≥ 0 nats, got ${probeTolerance}`);
@@ -131,9 +141,19 @@ function environmentOf(options: ModelRegistryOptions): RunEnvironment {
     createEngine: options.createEngine,
     engineTuning: options.engineTuning ?? {},
     loadModelFiles: options.loadModelFiles ?? loadModelFiles,
+    hub: hubOptionsOf(options),
     createCompletions: () => createCompletionStore(options.completions),
     probeTolerance,
     maxWaitingTrainCalls,
     onWarning: options.onWarning ?? ((message) => console.warn(message)),
+  };
+}
+
+/** Downloads are seen on the terminal of the server, and its warnings go where others go. */
+function hubOptionsOf({ hub, onWarning }: ModelRegistryOptions): HubOptions {
+  return {
+    onProgress: createDownloadBar(),
+    onWarning: onWarning ?? ((message) => console.warn(message)),
+    ...hub,
   };
 }

@@ -2,13 +2,24 @@
  * Opens a model's folder and brings its engine to the newest checkpoint. Layer 5.
  * A new model gets a checkpoint of step 0, so that opening is always: load the newest, publish it, prove it.
  */
+import { rm, rmdir } from 'node:fs/promises';
 import { CheckpointError } from '../core/errors.ts';
 import type { EmbeddedEngineOptions } from '../engines/embedded/options.ts';
 import type { Engine } from '../engines/engine.ts';
+import { isPresent } from '../formats/atomic-files.ts';
+import type { HubOptions } from '../hub/options.ts';
 import type { RegisterRequest } from '../wire/training.ts';
-import { type CheckpointStore, hashBaseModel, openCheckpoints, type StoredCheckpoint } from './checkpoints.ts';
+import { type BaseModel, findBaseModel } from './base-model.ts';
+import { type CheckpointStore, openCheckpoints, type StoredCheckpoint } from './checkpoints.ts';
 import { openMetricFiles } from './metric-files.ts';
-import { checkRegistration, lockRunFolder, readPackageVersion, runDirectory } from './run-folder.ts';
+import {
+  checkRegistration,
+  findRegistration,
+  lockRunFolder,
+  readPackageVersion,
+  runDirectory,
+  writeRegistration,
+} from './run-folder.ts';
 import type { CompletionStore, ServedModel } from './served-model.ts';
 import { createProbeIds, proveServed } from './served-proof.ts';
 import { rowsOf, TrainingRun, type TrainingRunOptions } from './training-run.ts';
@@ -24,7 +35,8 @@ export interface RunEnvironment
   readonly root: string;
   readonly createEngine: (options: EmbeddedEngineOptions) => Promise<Engine>;
   readonly engineTuning: EngineTuning;
-  readonly loadModelFiles: (directory: string) => Promise<ModelFiles>;
+  readonly loadModelFiles: (path: string, chatTemplate?: string) => Promise<ModelFiles>;
+  readonly hub: HubOptions;
   readonly createCompletions: () => CompletionStore;
 }
 
@@ -35,16 +47,19 @@ export interface OpenRun {
 }
 
 /**
- * Opens a model for training and serving. Throws ConfigError if another process has it or its registration differs,
- * CheckpointError if its newest checkpoint is damaged.
+ * Opens a model for training and serving. A run that cannot begin leaves nothing behind. Throws ConfigError if another process has it,
+ * its registration differs or there is no such base model, CheckpointError if its newest checkpoint is damaged.
  */
 export async function openTrainingRun(request: RegisterRequest, environment: RunEnvironment): Promise<OpenRun> {
-  const baseModelSha256 = await hashBaseModel(request.base_model);
   const directory = runDirectory(environment.root, request.project, request.name);
+  const known = await findRegistration(directory);
+  const commit = known?.base_model === request.base_model ? (known.base_model_commit ?? null) : null;
+  const base = await findBaseModel(request.base_model, commit, environment.hub);
   const unlock = await lockRunFolder(directory);
   try {
-    await checkRegistration(directory, request, baseModelSha256);
-    const run = await openLocked(request, environment, directory, baseModelSha256);
+    const stored = await findRegistration(directory);
+    if (stored !== null) checkRegistration(stored, request, base.sha256);
+    const run = await openOrUndo(request, environment, { directory, base, isNew: stored === null });
     const close = async (): Promise<void> => {
       try {
         await run.close();
@@ -55,6 +70,33 @@ export async function openTrainingRun(request: RegisterRequest, environment: Run
     return { run, close };
   } catch (error) {
     await unlock();
+    await rmdir(directory).catch(() => {}); // Stays if anything is in it.
+    throw error;
+  }
+}
+
+interface RunPlace {
+  readonly directory: string;
+  readonly base: BaseModel;
+  /** There is no model.json yet. */
+  readonly isNew: boolean;
+}
+
+async function openOrUndo(
+  request: RegisterRequest,
+  environment: RunEnvironment,
+  place: RunPlace,
+): Promise<TrainingRun> {
+  const { directory, base, isNew } = place;
+  const hadCheckpoints = await isPresent(`${directory}/checkpoints`);
+  let run: TrainingRun | null = null;
+  try {
+    run = await openLocked(request, environment, place);
+    if (isNew) await writeRegistration(directory, request, base);
+    return run;
+  } catch (error) {
+    await run?.close();
+    if (isNew && !hadCheckpoints) await rm(`${directory}/checkpoints`, { recursive: true, force: true });
     throw error;
   }
 }
@@ -62,9 +104,9 @@ export async function openTrainingRun(request: RegisterRequest, environment: Run
 async function openLocked(
   request: RegisterRequest,
   environment: RunEnvironment,
-  directory: string,
-  baseModelSha256: string,
+  { directory, base }: RunPlace,
 ): Promise<TrainingRun> {
+  const { sha256: baseModelSha256 } = base;
   const checkpoints = await openCheckpoints(`${directory}/checkpoints`);
   checkBase(checkpoints, baseModelSha256);
   const metricFiles = await openMetricFiles(directory);
@@ -73,8 +115,8 @@ async function openLocked(
     if (rows !== null) await metricFiles.complete(rows);
   }
   const packageVersion = await readPackageVersion();
-  const files = await environment.loadModelFiles(request.base_model);
-  const engine = await environment.createEngine(engineOptions(request, environment.engineTuning));
+  const files = await environment.loadModelFiles(base.path, request.chat_template);
+  const engine = await environment.createEngine(engineOptions(request, base.path, environment.engineTuning));
   try {
     const newest = await loadNewest(engine, checkpoints, { baseModelSha256, packageVersion });
     const { maxPositions } = await engine.doInfo();
@@ -117,11 +159,11 @@ function checkBase(checkpoints: CheckpointStore, baseModelSha256: string): void 
   }
 }
 
-function engineOptions(request: RegisterRequest, tuning: EngineTuning): EmbeddedEngineOptions {
+function engineOptions(request: RegisterRequest, modelPath: string, tuning: EngineTuning): EmbeddedEngineOptions {
   const { rank, alpha, target_modules: targetModules } = request.lora;
   return {
     ...tuning,
-    modelDirectory: request.base_model,
+    modelDirectory: modelPath,
     training: { kind: 'lora', rank, alpha, ...(targetModules !== undefined && { targetModules }) },
     seed: request.seed,
   };

@@ -4,7 +4,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { ConfigError } from '../core/errors.ts';
-import { checkRegistration, lockRunFolder, readPackageVersion, runDirectory } from './run-folder.ts';
+import {
+  checkRegistration,
+  findRegistration,
+  lockRunFolder,
+  readPackageVersion,
+  readRegistration,
+  runDirectory,
+  writeRegistration,
+} from './run-folder.ts';
 
 let folder = '';
 beforeEach(async () => {
@@ -46,15 +54,18 @@ test.each([
 });
 
 test('a registration is written once and then compared, field by field; a base model may move', async () => {
-  await checkRegistration(folder, request, 'hash');
-  await checkRegistration(folder, { ...request, base_model: '/elsewhere' }, 'hash');
-  const check = (change: object, hash = 'hash') => checkRegistration(folder, { ...request, ...change }, hash);
+  expect(await findRegistration(folder)).toBe(null);
+  await writeRegistration(folder, request, { commit: null, sha256: 'hash' });
+  const stored = await readRegistration(folder);
+  checkRegistration(stored, { ...request, base_model: '/elsewhere' }, 'hash');
+  const check = async (change: object, hash = 'hash') => checkRegistration(stored, { ...request, ...change }, hash);
   await expect(check({}, 'other')).rejects.toThrow(/base_model must stay what it was registered with.*hash.*other/);
   await expect(check({ lora: { rank: 8, alpha: 8 } })).rejects.toThrow(/lora\.rank must stay .* 4, got 8/);
   await expect(check({ lora: { ...request.lora, target_modules: ['q_proj'] } })).rejects.toThrow(
     /lora\.target_modules/,
   );
   await expect(check({ seed: 2 })).rejects.toThrow(ConfigError);
+  await expect(check({ chat_template: '{{ messages }}' })).rejects.toThrow(/chat_template must stay .* null, got/);
 });
 
 test('folder layout and version', async () => {

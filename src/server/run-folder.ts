@@ -8,10 +8,23 @@ import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { ConfigError, messageOf } from '../core/errors.ts';
-import { formatJson, isMissing, readJsonFile, readTextFile, writeFileAtomic } from '../formats/atomic-files.ts';
+import {
+  formatJson,
+  isMissing,
+  isPresent,
+  readJsonFile,
+  readTextFile,
+  writeFileAtomic,
+} from '../formats/atomic-files.ts';
 import { type RegisterRequest, registerRequest } from '../wire/training.ts';
+import type { BaseModel } from './base-model.ts';
 
-const modelFile = registerRequest.extend({ format_version: z.literal(1), base_model_sha256: z.string() });
+const modelFile = registerRequest.extend({
+  format_version: z.literal(1),
+  base_model_sha256: z.string(),
+  /** Of the hub, where the base model is from there: what a branch stood for when the run began. */
+  base_model_commit: z.string().optional(),
+});
 export type ModelFile = z.infer<typeof modelFile>;
 
 /** Folders that this process has open: its own id in a lock file may also be that of a dead process before it. */
@@ -44,22 +57,27 @@ export async function lockRunFolder(directory: string): Promise<() => Promise<vo
   };
 }
 
-/**
- * Writes model.json on the first registration, and on later ones checks that nothing differs. The base model may have moved:
- * its SHA-256 counts, not its path. Throws ConfigError naming the field.
- */
-export async function checkRegistration(
+/** Writes model.json, once everything that a new run begins with is there. */
+export async function writeRegistration(
   directory: string,
   request: RegisterRequest,
-  baseModelSha256: string,
+  base: Pick<BaseModel, 'commit' | 'sha256'>,
 ): Promise<void> {
-  const path = join(directory, 'model.json');
-  if ((await readTextFile(path)) === null) {
-    const file: ModelFile = { format_version: 1, ...request, base_model_sha256: baseModelSha256 };
-    await writeFileAtomic(path, [formatJson(file)]);
-    return;
-  }
-  const stored = await readRegistration(directory);
+  const origin = { base_model_sha256: base.sha256, ...(base.commit !== null && { base_model_commit: base.commit }) };
+  const file: ModelFile = { format_version: 1, ...request, ...origin };
+  await writeFileAtomic(join(directory, 'model.json'), [formatJson(file)]);
+}
+
+/** Null for a folder without model.json: the run is new. Throws ConfigError if it is damaged. */
+export async function findRegistration(directory: string): Promise<ModelFile | null> {
+  return (await isPresent(join(directory, 'model.json'))) ? await readRegistration(directory) : null;
+}
+
+/**
+ * Checks that a registration is the stored one. The base model may have moved: its SHA-256 counts, not its path.
+ * Throws ConfigError naming the field.
+ */
+export function checkRegistration(stored: ModelFile, request: RegisterRequest, baseModelSha256: string): void {
   if (stored.base_model_sha256 !== baseModelSha256) {
     throw differs(
       request.name,
@@ -91,6 +109,7 @@ export function compareRegistration(stored: RegisterRequest, request: RegisterRe
     'lora.alpha': value.lora.alpha,
     'lora.target_modules': value.lora.target_modules ?? null,
     seed: value.seed,
+    chat_template: value.chat_template ?? null,
   });
   const got = fields(request);
   for (const [field, value] of Object.entries(fields(stored))) {

@@ -5,7 +5,13 @@
 import type { Hono } from 'hono';
 import { type SSEStreamingApi, streamSSE } from 'hono/streaming';
 import { parseWire, toHttpError } from '../wire/errors.ts';
-import { logRequest, registerRequest, type TrainProgress, trainRequest } from '../wire/training.ts';
+import {
+  logRequest,
+  type RegistrationPending,
+  registerRequest,
+  type TrainProgress,
+  trainRequest,
+} from '../wire/training.ts';
 import type { ModelRegistry } from './model-registry.ts';
 import { readJson } from './read-json.ts';
 import type { TrainJob } from './training-run.ts';
@@ -18,12 +24,17 @@ const maxBodyBytes = 256 * 2 ** 20;
 
 /**
  * Adds the routes to an application. A client that disconnects does not stop its step: the call can be sent again with the same
- * idempotency key, and gets the progress of the running step or the result of the finished one.
+ * idempotency key, and gets the progress of the running step or the result of the finished one. A registration that is not done after
+ * `registerAnswerMs` (a model is being downloaded) is answered 202, goes on, and is waited for by sending it again.
  */
-export function registerTrainingRoutes(app: Hono, registry: ModelRegistry): void {
+export function registerTrainingRoutes(app: Hono, registry: ModelRegistry, registerAnswerMs: number = 20_000): void {
   app.post('/api/models', async (c) => {
-    const run = await registry.register(parseWire(registerRequest, await readJson(c, maxBodyBytes)));
-    return c.json(await run.info());
+    const request = parseWire(registerRequest, await readJson(c, maxBodyBytes));
+    const run = await settleWithin(registry.register(request), registerAnswerMs);
+    if (run !== null) return c.json(await run.info());
+    const { receivedBytes = 0, totalBytes = 0 } = registry.download(request.name) ?? {};
+    const pending: RegistrationPending = { status: 'opening', received_bytes: receivedBytes, total_bytes: totalBytes };
+    return c.json(pending, 202);
   });
   app.get('/api/models', async (c) => {
     return c.json({ models: await Promise.all(registry.list().map((run) => run.info())) });
@@ -40,6 +51,20 @@ export function registerTrainingRoutes(app: Hono, registry: ModelRegistry): void
     return c.json({ step });
   });
   app.get('/api/models/:name/history', (c) => c.json({ rows: registry.get(c.req.param('name')).history() }));
+}
+
+/** Null if the work is not done by then; its failure is then told to whoever asks next. */
+async function settleWithin<T>(work: Promise<T>, timeoutMs: number): Promise<T | null> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeout = new Promise<null>((resolve) => {
+    timer = setTimeout(resolve, timeoutMs, null);
+  });
+  work.catch(() => {});
+  try {
+    return await Promise.race([work, timeout]);
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 async function sendJob(stream: SSEStreamingApi, job: TrainJob): Promise<void> {

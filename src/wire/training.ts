@@ -20,7 +20,7 @@ export const modelName = z
 export const registerRequest = z.strictObject({
   name: modelName,
   project: modelName,
-  /** Directory of a Hugging Face model on the server's machine. */
+  /** Folder of a Hugging Face model or .gguf file on the server's machine, or an id of the hub: `org/name[@revision][:file.gguf]`. */
   base_model: z.string().min(1),
   lora: z.strictObject({
     rank: z.int().min(1).max(1024),
@@ -29,8 +29,19 @@ export const registerRequest = z.strictObject({
   }),
   /** Seed of the adapter's initial weights. */
   seed: z.int().min(0),
+  /** Jinja text that takes the place of the base model's own. */
+  chat_template: z.string().min(1).optional(),
 });
 export type RegisterRequest = z.infer<typeof registerRequest>;
+
+/** Answer 202 to a registration that takes long. It goes on; the same request sent again waits for it. */
+export const registrationPending = z.object({
+  status: z.literal('opening'),
+  /** Of a download; 0 while there is none. */
+  received_bytes: z.number(),
+  total_bytes: z.number(),
+});
+export type RegistrationPending = z.infer<typeof registrationPending>;
 
 /** Answer to a registration and to `GET /api/models/{name}`. */
 export const modelInfo = z.object({
