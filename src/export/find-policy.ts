@@ -2,14 +2,15 @@
  * A trained policy in its run folder: the verified checkpoint of a step, and the base model that it was trained on. Layer 5.
  * Nothing is locked or changed: committed checkpoints stay as they are while a server goes on writing new ones.
  */
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import { ConfigError } from '../core/errors.ts';
 import { isPresent } from '../formats/atomic-files.ts';
 import { type ModelFiles, openModel } from '../formats/model-source.ts';
 import { type AdapterFiles, readAdapterFiles } from '../formats/peft.ts';
 import { type LoraSpec, loraShapes, loraSpec } from '../nn/lora.ts';
 import { checkParameters } from '../nn/parameters.ts';
-import { hashBaseModel, readCheckpoint } from '../server/checkpoints.ts';
+import { fetchBaseModel, hashBaseModel } from '../server/base-model.ts';
+import { readCheckpoint } from '../server/checkpoints.ts';
 import { readRegistration, runDirectory } from '../server/run-folder.ts';
 import { modelName } from '../wire/training.ts';
 
@@ -45,8 +46,9 @@ export async function findPolicy(source: PolicySource): Promise<Policy> {
   const registration = await readRegistration(run);
   const { directory, manifest } = await readCheckpoint(join(run, 'checkpoints'), step);
   const adapter = await readAdapterFiles(directory);
-  const basePath = source.base ?? registration.base_model;
-  await checkBase(resolve(basePath), manifest.baseModelSha256);
+  const commit = source.base === undefined ? (registration.base_model_commit ?? null) : null;
+  const { path: basePath } = await fetchBaseModel(source.base ?? registration.base_model, commit);
+  await checkBase(basePath, manifest.baseModelSha256);
   const base = await openModel(basePath);
   const spec = loraSpec(adapter.config, base.config);
   checkParameters(adapter.tensors, loraShapes(base.config, spec), directory);

@@ -27,14 +27,21 @@ export async function normalizeBaseModel(text: string): Promise<string> {
   return location.kind === 'path' ? location.path : formatModelId(location.id);
 }
 
-/** `commit` takes the place of the id's revision. Throws ConfigError if there is no such model; see `fetchSnapshot`. */
+/** `fetchBaseModel`, and what its weights are. Throws ConfigError if there are none. */
 export async function findBaseModel(text: string, commit: string | null, hub: HubOptions): Promise<BaseModel> {
+  const files = await fetchBaseModel(text, commit, hub);
+  return { ...files, sha256: await hashBaseModel(files.path) };
+}
+
+/** Where a base model lies; one of the hub is fetched if need be, at `commit` in place of its revision. Throws as `fetchSnapshot` does. */
+export async function fetchBaseModel(
+  text: string,
+  commit: string | null,
+  hub: HubOptions = {},
+): Promise<Omit<BaseModel, 'sha256'>> {
   const location = await locateModel(text);
-  if (location.kind === 'path') {
-    return { path: location.path, commit: null, sha256: await hashBaseModel(location.path) };
-  }
-  const snapshot = await fetchSnapshot({ ...location.id, revision: commit ?? location.id.revision }, hub);
-  return { ...snapshot, sha256: await hashBaseModel(snapshot.path) };
+  if (location.kind === 'path') return { path: location.path, commit: null };
+  return fetchSnapshot({ ...location.id, revision: commit ?? location.id.revision }, hub);
 }
 
 /**

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { CheckpointError } from '../core/errors.ts';
-import { type CheckpointStore, hashBaseModel, openCheckpoints, verifyCheckpoint } from './checkpoints.ts';
+import { type CheckpointStore, openCheckpoints, verifyCheckpoint } from './checkpoints.ts';
 
 let folder = '';
 beforeEach(async () => {
@@ -87,17 +87,4 @@ test('only the newest is hashed at start; an older one when it is asked for', as
   await writeFile(join(folder, '0000', 'adapter_model.safetensors'), 'weights X');
   expect((await openCheckpoints(folder)).newest()?.manifest.step).toBe(1);
   await expect(verifyCheckpoint(store.list()[0]!)).rejects.toThrow(/SHA-256/);
-});
-
-test('the hash of a base model covers all of its shards', async () => {
-  await expect(hashBaseModel(folder)).rejects.toThrow('base model: must be a folder that holds model.safetensors');
-  await expect(hashBaseModel(join(folder, 'missing'))).rejects.toThrow(
-    'base model: must be a folder or .gguf file that can be read',
-  );
-  await writeFile(join(folder, 'model.safetensors'), 'abc');
-  expect(await hashBaseModel(folder)).toBe('ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad');
-  await writeFile(join(folder, 'model-2.safetensors'), 'abc');
-  const sharded = await hashBaseModel(folder);
-  await writeFile(join(folder, 'model-2.safetensors'), 'abd');
-  expect(await hashBaseModel(folder)).not.toBe(sharded);
 });

@@ -11,8 +11,6 @@ import { z } from 'zod';
 import { CheckpointError, messageOf } from '../core/errors.ts';
 import { formatJson, isMissing, readJsonFile } from '../formats/atomic-files.ts';
 
-export { hashBaseModel } from './base-model.ts';
-
 const manifestName = 'checkpoint.json';
 const temporaryPrefix = '.tmp-';
 const row = z.record(z.string(), z.union([z.number(), z.string()]));
