@@ -7,6 +7,7 @@ import { ModelRunner, type PolicyFeeds } from '../src/infer/model-runner.ts';
 import { Scheduler } from '../src/infer/scheduler.ts';
 import { Sequence } from '../src/infer/sequence.ts';
 import { createAdapter } from '../src/nn/lora.ts';
+import type { Parameters } from '../src/nn/parameters.ts';
 import { type BenchModel, lora } from './models.ts';
 import type { Workload } from './training.ts';
 
@@ -16,18 +17,14 @@ export const promptTokens = 128;
 /** One run samples `newTokens` tokens for each of 32 prompts that were never seen before. */
 export async function createSampling(model: BenchModel, runtime: Runtime, newTokens: number): Promise<Workload> {
   const { config, parameters } = model;
-  const cache = new KvCache(
-    config.layers,
-    config.kvHeads * config.headSize,
-    sequenceCount * (promptTokens + newTokens) * 2,
-  );
-  const runner = await ModelRunner.create(config, lora, cache, runtime, bakedWeights(parameters, true));
   const { vocabSize, maxPositions } = config;
-  const scheduler = new Scheduler(cache, runner, { maxRunning: 256, maxPrefillTokens: 2048, vocabSize });
-  const adapter: PolicyFeeds = Object.fromEntries(
-    [...createAdapter(config, lora, 1)].map(([name, { data, shape }]) => [name, hostTensor(data, shape)]),
-  );
-  scheduler.publish(0, adapter, 1);
+  const cache = new KvCache(config, sequenceCount * (promptTokens + newTokens) * 2);
+  const baked = bakedWeights(parameters, true);
+  const runner = await ModelRunner.create(config, cache, runtime, { lora, baked, vocabSize });
+  const scheduler = new Scheduler(cache, runner, { maxRunning: 256, maxPrefillTokens: 2048 });
+  const adapter = toFeeds(createAdapter(config, lora, 1));
+  const base = baked.size > 0 ? {} : toFeeds(parameters);
+  scheduler.publish(0, { ...base, ...adapter }, 1);
   const params = {
     maxTokens: newTokens,
     temperature: 1,
@@ -55,4 +52,8 @@ export async function createSampling(model: BenchModel, runtime: Runtime, newTok
       while (await scheduler.step(() => undefined));
     },
   };
+}
+
+function toFeeds(parameters: Parameters): PolicyFeeds {
+  return Object.fromEntries([...parameters].map(([name, { data, shape }]) => [name, hostTensor(data, shape)]));
 }

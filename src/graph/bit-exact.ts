@@ -33,3 +33,11 @@ export function isExactOffset(offset: number, length: number, headSize: number):
   if (offset % block === 0) return true;
   return offset % attentionAlignment === 0 && (offset % block) + length <= block;
 }
+
+/**
+ * Least number of keys of an attention product. Scores of head sizes above 128 sum over channels in blocks of 128, but in one block if
+ * there are fewer keys than that.
+ */
+export function minKeys(headSize: number): number {
+  return headSize > 128 ? 128 : 1;
+}

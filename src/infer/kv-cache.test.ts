@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { ConfigError } from '../core/errors.ts';
 import { BLOCK_TOKENS, type BlockTable, KvCache } from './kv-cache.ts';
 
-const create = (capacityTokens: number): KvCache => new KvCache(1, 2, capacityTokens);
+const create = (capacityTokens: number): KvCache => new KvCache({ layers: 1, kvHeads: 2, headSize: 1 }, capacityTokens);
 const ids = (count: number, first = 0): number[] => Array.from({ length: count }, (_, i) => first + i);
 
 /** A finished user: its first `count` tokens are computed and given back. */
@@ -112,14 +112,48 @@ describe('room', () => {
   });
 });
 
-test('rows: a token of its block, the scratch block beyond the end', () => {
-  const cache = create(32);
-  const { table } = cache.allocate(1, ids(9), 9)!;
-  expect(cache.row(table, 3)).toBe(table.blocks[0]! * BLOCK_TOKENS + 3);
-  expect(cache.row(table, 8)).toBe(table.blocks[1]! * BLOCK_TOKENS);
-  expect(cache.row(table, 16)).toBe(0);
-  expect(table.blocks).not.toContain(0);
+test('what is written at a place is read there, whatever the cut, with a stride of its own on either side', () => {
+  const model = { layers: 2, kvHeads: 3, headSize: 2 };
+  const cache = new KvCache(model, 80);
+  const other = cache.allocate(1, ids(9, 40), 9)!.table; // So that blocks are not those of an empty cache.
+  const { table } = cache.allocate(1, ids(30), 30)!;
+  const pool = cache.values[1]!;
+  /** [K, tokens, C], each value its own. */
+  const rows = (tokens: number, first: number): Float32Array =>
+    Float32Array.from({ length: 3 * tokens * 2 }, (_, i) => {
+      const [head, token, channel] = [Math.floor(i / (tokens * 2)), Math.floor(i / 2) % tokens, i % 2];
+      return 1000 * head + 10 * (first + token) + channel;
+    });
+  for (const [start, count] of [
+    [0, 5],
+    [5, 1],
+    [6, 20],
+    [26, 4],
+  ] as const) {
+    const data = Float32Array.of(...Array<number>(7).fill(-1), ...rows(count, start));
+    cache.write(table, pool, start, count, { data, offset: 7, headStride: count * 2 });
+  }
+  cache.write(other, pool, 0, 9, { data: new Float32Array(54), offset: 0, headStride: 18 });
+  for (const [start, count] of [
+    [0, 30],
+    [3, 1],
+    [7, 2],
+    [9, 21],
+  ] as const) {
+    const data = new Float32Array(3 * 64);
+    cache.read(table, pool, start, count, { data, offset: 1, headStride: 64 });
+    for (let head = 0; head < 3; head++) {
+      const expected = rows(count, start).subarray(head * count * 2, (head + 1) * count * 2);
+      expect(data.subarray(1 + head * 64, 1 + head * 64 + count * 2)).toEqual(expected);
+    }
+  }
+  expect(cache.keys[1]!.every((value) => value === 0)).toBe(true);
+  expect(cache.values[0]!.every((value) => value === 0)).toBe(true);
 });
+
+/** Where a token stands in the pools. */
+const placeOf = (table: BlockTable, position: number): number =>
+  table.blocks[Math.floor(position / BLOCK_TOKENS)]! * BLOCK_TOKENS + (position % BLOCK_TOKENS);
 
 interface User {
   readonly policy: number;
@@ -158,7 +192,7 @@ test('any schedule: every user reads what it would have computed itself, and no 
       const users: User[] = [];
       const compute = (user: User, until: number): void => {
         for (; user.computed < until; user.computed++) {
-          const row = cache.row(user.table, user.computed);
+          const row = placeOf(user.table, user.computed);
           const sharers = users.filter((other) => other !== user && other.table.blocks.includes(Math.floor(row / 8)));
           expect(sharers, 'users of a block that is written').toEqual([]);
           pool.set(row, content(user.policy, user.tokenIds, user.computed));
@@ -191,7 +225,7 @@ test('any schedule: every user reads what it would have computed itself, and no 
         }
         for (const { policy: owner, tokenIds, table, computed } of users) {
           for (let position = 0; position < computed; position++) {
-            expect(pool.get(cache.row(table, position))).toBe(content(owner, tokenIds, position));
+            expect(pool.get(placeOf(table, position))).toBe(content(owner, tokenIds, position));
           }
         }
         const used = new Set(users.flatMap(({ table }) => table.blocks));

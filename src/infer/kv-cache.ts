@@ -1,13 +1,29 @@
 /**
- * The KV cache: pools of rows owned by JavaScript, handed out in blocks, with reuse of equal prefixes. Layer 3.
- * Row r of a layer's pool holds one token's keys, [K·C], and its values. A block is found again by its policy and all tokens up
+ * The KV cache: pools owned by JavaScript, handed out in blocks, with reuse of equal prefixes. Layer 3.
+ * A block of a layer's pool is [K, 8, C]: the keys, or values, of eight tokens. It is found again by its policy and all tokens up
  * to its end, so a conversation's next turn and the other rollouts of a group compute only what is new; reuse is bit-exact because a
  * token's keys and values depend on nothing else. Source of the scheme: vLLM's paged attention, as condensed in nano-vllm.
  */
 import { ConfigError } from '../core/errors.ts';
+import type { DecoderConfig } from '../formats/hf-config.ts';
 
 /** Tokens of one block. Small, because a partly filled block cannot be shared. */
 export const BLOCK_TOKENS = 8;
+
+/** Tokens of a sequence outside the cache: each kv head has its rows [tokens, C] at `offset` + head · `headStride` of `data`. */
+export interface HeadRows {
+  readonly data: Float32Array;
+  readonly offset: number;
+  readonly headStride: number;
+}
+
+/** `set` of a view costs more than the copy itself where that is short. */
+const LONG_COPY = 128;
+
+function copyValues(source: Float32Array, from: number, target: Float32Array, to: number, count: number): void {
+  if (count >= LONG_COPY) target.set(source.subarray(from, from + count), to);
+  else for (let i = 0; i < count; i++) target[to + i] = source[from + i]!;
+}
 
 interface Block {
   users: number;
@@ -28,26 +44,29 @@ export interface BlockTable {
 
 /** Holds `capacityTokens` rounded down to whole blocks; memory is taken at construction. Throws ConfigError below one block. */
 export class KvCache {
-  /** Per layer [rows, K·C]. Row 0 … BLOCK_TOKENS − 1 are never handed out: padding reads them. */
+  /** Per layer [blocks, K, BLOCK_TOKENS, C]. */
   readonly keys: readonly Float32Array[];
   readonly values: readonly Float32Array[];
-  readonly rows: number;
-  readonly rowWidth: number;
+  readonly #kvHeads: number;
+  readonly #headSize: number;
   readonly #blocks: Block[];
   /** Blocks without users, the longest unused first; their content may still be found. */
   readonly #free = new Set<number>();
   readonly #prefixes = new Map<string, number>();
   #lastIdentity = 0;
 
-  constructor(layers: number, rowWidth: number, capacityTokens: number) {
-    const count = Math.floor(capacityTokens / BLOCK_TOKENS) + 1;
-    if (count < 2) throw new ConfigError(`cacheTokens: must be at least ${BLOCK_TOKENS}, got ${capacityTokens}`);
-    this.rows = count * BLOCK_TOKENS;
-    this.rowWidth = rowWidth;
-    this.keys = Array.from({ length: layers }, () => new Float32Array(this.rows * rowWidth));
-    this.values = Array.from({ length: layers }, () => new Float32Array(this.rows * rowWidth));
+  constructor(model: Pick<DecoderConfig, 'layers' | 'kvHeads' | 'headSize'>, capacityTokens: number) {
+    const count = Math.floor(capacityTokens / BLOCK_TOKENS);
+    if (count < 1) throw new ConfigError(`cacheTokens: must be at least ${BLOCK_TOKENS}, got ${capacityTokens}`);
+    const { layers, kvHeads, headSize } = model;
+    this.#kvHeads = kvHeads;
+    this.#headSize = headSize;
+    const pools = (): Float32Array[] =>
+      Array.from({ length: layers }, () => new Float32Array(count * kvHeads * BLOCK_TOKENS * headSize));
+    this.keys = pools();
+    this.values = pools();
     this.#blocks = Array.from({ length: count }, () => ({ users: 0, identity: 0, key: null }));
-    for (let block = 1; block < count; block++) this.#free.add(block);
+    for (let block = 0; block < count; block++) this.#free.add(block);
   }
 
   /** Tokens that could be handed out now. */
@@ -56,7 +75,7 @@ export class KvCache {
   }
 
   get capacityTokens(): number {
-    return this.rows - BLOCK_TOKENS;
+    return this.#blocks.length * BLOCK_TOKENS;
   }
 
   /**
@@ -114,10 +133,36 @@ export class KvCache {
     }
   }
 
-  /** Pool row of the token at `position`; a row of the scratch block beyond the table's end. */
-  row(table: BlockTable, position: number): number {
-    const block = table.blocks[Math.floor(position / BLOCK_TOKENS)] ?? 0;
-    return block * BLOCK_TOKENS + (position % BLOCK_TOKENS);
+  /** Copies the tokens [start, start + count) of a sequence out of a pool, to where `outside` keeps them. */
+  read(table: BlockTable, pool: Float32Array, start: number, count: number, outside: HeadRows): void {
+    this.#eachRun(table, start, count, outside, (at, from, values) => copyValues(pool, at, outside.data, from, values));
+  }
+
+  /** Copies tokens from `outside` into a pool, as those at [start, start + count) of a sequence. */
+  write(table: BlockTable, pool: Float32Array, start: number, count: number, outside: HeadRows): void {
+    this.#eachRun(table, start, count, outside, (at, from, values) => copyValues(outside.data, from, pool, at, values));
+  }
+
+  /** Calls `copy` with offsets into pool and outside data for each head of each block that [start, start + count) touches. */
+  #eachRun(
+    table: BlockTable,
+    start: number,
+    count: number,
+    { offset, headStride }: HeadRows,
+    copy: (poolOffset: number, outsideOffset: number, values: number) => void,
+  ): void {
+    const size = this.#headSize;
+    const end = start + count;
+    for (let position = start; position < end; ) {
+      const inBlock = position % BLOCK_TOKENS;
+      const tokens = Math.min(BLOCK_TOKENS - inBlock, end - position);
+      const block = table.blocks[Math.floor(position / BLOCK_TOKENS)]! * this.#kvHeads;
+      const outside = offset + (position - start) * size;
+      for (let head = 0; head < this.#kvHeads; head++) {
+        copy(((block + head) * BLOCK_TOKENS + inBlock) * size, outside + head * headStride, tokens * size);
+      }
+      position += tokens;
+    }
   }
 
   #key(table: BlockTable, tokenIds: readonly number[]): string {

@@ -27,12 +27,12 @@ interface Request {
 }
 
 async function createHarness(
-  options: Partial<SchedulerOptions> & { cacheTokens?: number; config?: DecoderConfig } = {},
+  options: Partial<SchedulerOptions> & { cacheTokens?: number; config?: DecoderConfig; vocabSize?: number } = {},
 ): Promise<Harness> {
-  const { cacheTokens = 2000, config = tinyConfig(), ...rest } = options;
-  const cache = new KvCache(config.layers, config.kvHeads * config.headSize, cacheTokens);
-  const runner = await ModelRunner.create(config, lora, cache, ort, randomParameters(config, 1));
-  const limits = { maxRunning: 64, maxPrefillTokens: 256, vocabSize: config.vocabSize, ...rest };
+  const { cacheTokens = 2000, config = tinyConfig(), vocabSize = config.vocabSize, ...rest } = options;
+  const cache = new KvCache(config, cacheTokens);
+  const runner = await ModelRunner.create(config, cache, ort, { lora, baked: randomParameters(config, 1), vocabSize });
+  const limits = { maxRunning: 64, maxPrefillTokens: 256, ...rest };
   const scheduler = new Scheduler(cache, runner, limits);
   scheduler.publish(1, adapterFeeds(config, 1), 2);
   scheduler.publish(2, adapterFeeds(config, 2), 2);

@@ -6,7 +6,9 @@
  */
 import { ConfigError, DataError } from '../core/errors.ts';
 import type { KvCache } from './kv-cache.ts';
-import type { Chunk, ModelRunner, PolicyFeeds } from './model-runner.ts';
+import type { ModelRunner, PolicyFeeds } from './model-runner.ts';
+import type { Chunk } from './prefill-pass.ts';
+import type { RowResult } from './row-choice.ts';
 import { chooseToken } from './sampler.ts';
 import type { Policy, Sequence } from './sequence.ts';
 
@@ -14,8 +16,6 @@ export interface SchedulerOptions {
   readonly maxRunning: number;
   /** Tokens of one prefill pass, padding included. */
   readonly maxPrefillTokens: number;
-  /** Ids from here on have no token and are never sampled. */
-  readonly vocabSize: number;
 }
 
 export interface SchedulerCounters {
@@ -94,22 +94,43 @@ export class Scheduler {
     this.#admit();
     const batch = this.#choose();
     if (batch.length === 0) return false;
-    const chunks = batch.map((sequence) => this.#chunk(sequence));
-    const rows = await this.#runner.run(chunks, batch[0]!.policy.feeds);
-    let row = 0;
-    for (const [i, sequence] of batch.entries()) {
-      const chunk = chunks[i]!;
-      sequence.computedTokens += chunk.tokenIds.length;
-      this.#cache.commit(sequence.table!, sequence.tokenIds, sequence.computedTokens);
-      if (chunk.tokenIds.length > 1) this.counters.prefilledTokens += chunk.tokenIds.length;
-      if (chunk.logitsAt.length > 0) this.#sample(sequence, rows[row++]!, onToken);
-    }
+    await (batch[0]!.pendingTokens > 1 ? this.#prefill(batch, onToken) : this.#decode(batch, onToken));
     this.counters.seconds += (performance.now() - startedAt) / 1000;
     return true;
   }
 
+  async #prefill(batch: readonly Sequence[], onToken: StepListener): Promise<void> {
+    const chunks = batch.map((sequence) => this.#chunk(sequence));
+    const rows = await this.#runner.prefill(chunks, batch[0]!.policy.feeds);
+    for (const [i, sequence] of batch.entries()) {
+      const { tokenIds, rows: wanted } = chunks[i]!;
+      this.counters.prefilledTokens += tokenIds.length;
+      this.#advance(sequence, tokenIds.length);
+      if (wanted.length > 0) this.#sample(sequence, rows.shift()!, onToken);
+    }
+  }
+
+  async #decode(batch: readonly Sequence[], onToken: StepListener): Promise<void> {
+    const entries = batch.map((sequence) => ({
+      table: sequence.table!,
+      length: sequence.computedTokens,
+      tokenId: sequence.tokenIds.at(-1)!,
+      row: sequence.requestRow(),
+    }));
+    const rows = await this.#runner.decode(entries, batch[0]!.policy.feeds);
+    for (const [i, sequence] of batch.entries()) {
+      this.#advance(sequence, 1);
+      this.#sample(sequence, rows[i]!, onToken);
+    }
+  }
+
+  #advance(sequence: Sequence, tokens: number): void {
+    sequence.computedTokens += tokens;
+    this.#cache.commit(sequence.table!, sequence.tokenIds, sequence.computedTokens);
+  }
+
   /**
-   * Logprobs of given tokens under a served policy, through the very pass that sampling uses; the first token's entry is 0.
+   * Logprobs of given tokens under a served policy, through prefill passes; the first token's entry is 0.
    * Null if the cache has no room at the moment: later it will have. Throws ConfigError on an unknown policy, DataError if the
    * tokens could never fit into the cache.
    */
@@ -124,9 +145,16 @@ export class Scheduler {
     if (!allocation) return null;
     const { table } = allocation;
     try {
-      const logitsAt = tokenIds.slice(1).map((_, t) => t);
-      const rows = await this.#runner.run([{ table, start: 0, tokenIds, logitsAt, inverseTemperature }], feeds);
-      return tokenIds.map((id, t) => (t === 0 ? 0 : rows[t - 1]![id]!));
+      const logprobs = [0];
+      for (let start = 0; start < tokenIds.length; start += this.#options.maxPrefillTokens) {
+        const ids = tokenIds.slice(start, start + this.#options.maxPrefillTokens);
+        const wanted = tokenIds.slice(start + 1, start + ids.length + 1);
+        const row = { inverseTemperature, draw: 0, wantsRow: false };
+        const rows = wanted.map((targetId, at) => ({ ...row, targetId, at }));
+        const results = await this.#runner.prefill([{ table, start, tokenIds: ids, rows }], feeds);
+        logprobs.push(...results.map(({ targetLogprob }) => targetLogprob));
+      }
+      return logprobs;
     } finally {
       this.#cache.release(table);
     }
@@ -172,13 +200,17 @@ export class Scheduler {
     const start = sequence.computedTokens;
     const tokenIds = sequence.tokenIds.slice(start, start + this.#options.maxPrefillTokens);
     const isLast = start + tokenIds.length === sequence.tokenIds.length;
-    const { table, inverseTemperature } = sequence;
-    return { table: table!, start, tokenIds, logitsAt: isLast ? [tokenIds.length - 1] : [], inverseTemperature };
+    const rows = isLast ? [{ ...sequence.requestRow(), at: tokenIds.length - 1 }] : [];
+    return { table: sequence.table!, start, tokenIds, rows };
   }
 
-  #sample(sequence: Sequence, logprobs_V: Float32Array, onToken: StepListener): void {
-    const known_V = logprobs_V.subarray(0, this.#options.vocabSize);
-    sequence.append(chooseToken(known_V, sequence.params, sequence.rng), known_V);
+  #sample(sequence: Sequence, row: RowResult, onToken: StepListener): void {
+    const known_V = row.logprobs_V?.subarray(0, this.#runner.vocabSize) ?? null;
+    if (sequence.isPlainDraw) sequence.append(row.tokenId, row.logprob, known_V);
+    else {
+      const tokenId = chooseToken(known_V!, sequence.params, sequence.rng);
+      sequence.append(tokenId, known_V![tokenId]!, known_V);
+    }
     this.counters.sampledTokens++;
     if (sequence.stopCause) this.#remove(sequence);
     onToken(sequence);

@@ -53,7 +53,7 @@ const row = Float32Array.from({ length: pieces.length }, (_, id) => -id - 0.5);
 /** Appends until the sequence ends; how many tokens it took and why. */
 function run(of: Sequence, ids: readonly number[]): readonly [number, string | null] {
   for (const [i, id] of ids.entries()) {
-    of.append(id, row);
+    of.append(id, row[id]!, row);
     if (of.stopCause) return [i + 1, of.stopCause];
   }
   return [ids.length, null];
@@ -110,7 +110,7 @@ test('temperature 0 reports logprobs at temperature 1', () => {
 
 test('alternatives are the best tokens with their logprobs', () => {
   const of = sequence({ topLogprobs: 2 });
-  of.append(4, row);
+  of.append(4, row[4]!, row);
   expect(of.topLogprobs).toEqual([
     [
       { tokenId: 0, logprob: -0.5 },

@@ -4,6 +4,7 @@ import { createRng, type Rng } from '../core/rng.ts';
 import type { StreamDecoder } from '../formats/tokenizer.ts';
 import type { BlockTable } from './kv-cache.ts';
 import type { PolicyFeeds } from './model-runner.ts';
+import type { RowRequest } from './row-choice.ts';
 import { rankTokens, type SamplerParams } from './sampler.ts';
 
 export interface SequenceParams extends SamplerParams {
@@ -82,13 +83,29 @@ export class Sequence {
     return this.params.temperature === 0 ? 1 : 1 / this.params.temperature;
   }
 
-  /** Adds a sampled token and decides whether the sequence ends. */
-  append(tokenId: number, logprobs_V: Float32Array): void {
+  /** True if a token is drawn from the whole distribution; otherwise the row decides. */
+  get isPlainDraw(): boolean {
+    const { temperature, topK, topP } = this.params;
+    return temperature > 0 && topK === 0 && topP >= 1;
+  }
+
+  /** What the next token needs of its row. Takes the next random number of a plain draw. */
+  requestRow(): RowRequest {
+    return {
+      inverseTemperature: this.inverseTemperature,
+      draw: this.isPlainDraw ? this.rng.uniform() : 0,
+      targetId: 0,
+      wantsRow: !this.isPlainDraw || this.params.topLogprobs > 0,
+    };
+  }
+
+  /** Adds a sampled token and decides whether the sequence ends. `logprobs_V` is read if alternatives are wanted. */
+  append(tokenId: number, logprob: number, logprobs_V: Float32Array | null): void {
     this.tokenIds.push(tokenId);
-    this.logprobs.push(logprobs_V[tokenId]!);
+    this.logprobs.push(logprob);
     if (this.params.topLogprobs > 0) {
-      const ranked = rankTokens(logprobs_V, this.params.topLogprobs);
-      this.topLogprobs.push(ranked.map((id) => ({ tokenId: id, logprob: logprobs_V[id]! })));
+      const ranked = rankTokens(logprobs_V!, this.params.topLogprobs);
+      this.topLogprobs.push(ranked.map((id) => ({ tokenId: id, logprob: logprobs_V![id]! })));
     }
     if (this.params.stopTokenIds.includes(tokenId) || this.#endsInStopString(tokenId)) this.stopCause = 'stop';
     else if (this.tokenIds.length >= this.#maxLength) this.stopCause = 'length';

@@ -14,6 +14,7 @@ import {
   input,
   logSoftmax,
   matmul,
+  matmulAdd,
   mul,
   reshape,
   rmsNorm,
@@ -183,6 +184,11 @@ function rotate(config: DecoderConfig, layer: number, y: Tensor, inputs: RotaryI
   return concat([turned, slice(y, -1, rotarySize, headSize)], -1);
 }
 
+/** Factor of q·k. */
+export function attentionScale({ queryScale, headSize }: Pick<DecoderConfig, 'queryScale' | 'headSize'>): number {
+  return queryScale ?? 1 / Math.sqrt(headSize);
+}
+
 /**
  * Scaled dot-product attention of queries [B, H, T, C] over keys and values [B, K, S, C]: [B, K, G*T, C]. `mask` is that of
  * `layerMask`.
@@ -191,7 +197,7 @@ export function attend(config: DecoderConfig, queries: Tensor, keys: Tensor, val
   const { heads, kvHeads, headSize } = config;
   const [batch, , time] = queries.shape as readonly [Dim, Dim, Dim];
   const grouped = reshape(queries, [batch, kvHeads, multiplyDims([heads / kvHeads, time]), headSize]);
-  const scores = matmul(grouped, keys, { transB: true, alpha: config.queryScale ?? 1 / Math.sqrt(headSize) }); // [B, K, G*T, S]
+  const scores = matmul(grouped, keys, { transB: true, alpha: attentionScale(config) }); // [B, K, G*T, S]
   return matmul(softmax(add(scores, mask)), values);
 }
 
@@ -213,21 +219,22 @@ export function finishLayer(model: DecoderTensors, layer: number, x: Tensor, mix
   return add(attended, norm(model, mlp, `${prefix}.post_feedforward_layernorm.weight`));
 }
 
-/**
- * Log-probabilities over the vocabulary at chosen places: [M, V].
- * `rows` int64 [M] counts places of `hidden` as b·T + t; `inverseTemperatures` is [M, 1].
- */
+/** Logits over the vocabulary at chosen places: [M, V]. `rows` int64 [M] counts places of `hidden` [B·T, D] as b·T + t. */
+export function decoderLogits(model: DecoderTensors, hidden: Tensor, rows: Tensor): Tensor {
+  const { config } = model;
+  const chosen = norm(model, gatherRows(hidden, rows), 'model.norm.weight');
+  const head = config.isEmbeddingTied ? 'model.embed_tokens.weight' : 'lm_head.weight';
+  return softcapped(matmul(chosen, parameter(model, head), { transB: true }), config.logitSoftcap);
+}
+
+/** Log-probabilities over the vocabulary at chosen places, as `decoderLogits`; `inverseTemperatures` is [M, 1]. */
 export function decoderLogprobs(
   model: DecoderTensors,
   hidden: Tensor,
   rows: Tensor,
   inverseTemperatures: Tensor,
 ): Tensor {
-  const { config } = model;
-  const chosen = norm(model, gatherRows(hidden, rows), 'model.norm.weight');
-  const head = config.isEmbeddingTied ? 'model.embed_tokens.weight' : 'lm_head.weight';
-  const logits = matmul(chosen, parameter(model, head), { transB: true });
-  return logSoftmax(mul(softcapped(logits, config.logitSoftcap), inverseTemperatures));
+  return logSoftmax(mul(decoderLogits(model, hidden, rows), inverseTemperatures));
 }
 
 function parameter(model: DecoderTensors, name: string): Tensor {
@@ -249,11 +256,10 @@ function linear(model: DecoderTensors, layer: number, module: LinearModule, x: T
   const { lora } = model;
   if (!lora?.targetModules.includes(module)) return y;
   const down = matmul(x, parameter(model, loraTensorName(layer, module, 'A')), { transB: true });
-  const up = matmul(down, parameter(model, loraTensorName(layer, module, 'B')), {
+  return matmulAdd(down, parameter(model, loraTensorName(layer, module, 'B')), y, {
     transB: true,
     alpha: lora.alpha / lora.rank,
   });
-  return add(y, up);
 }
 
 function gatedMlp(model: DecoderTensors, layer: number, x: Tensor): Tensor {

@@ -107,19 +107,15 @@ class EngineProcess {
     const { config } = model;
     const tokenizer = await model.loadTokenizer();
     const lora = options.training.kind === 'lora' ? loraSpec(options.training, config) : null;
-    const cache = new KvCache(
-      config.layers,
-      config.kvHeads * config.headSize,
-      options.cacheTokens ?? DEFAULT_CACHE_TOKENS,
-    );
+    const cache = new KvCache(config, options.cacheTokens ?? DEFAULT_CACHE_TOKENS);
     const runtime = await createOrtRuntime({ threads: options.sampleThreads ?? 1 });
     const parameters = await model.readTensors();
     const baked = bakedWeights(parameters, lora !== null);
-    const runner = await ModelRunner.create(config, lora, cache, runtime, baked);
+    const vocabSize = Math.min(config.vocabSize, tokenizer.vocabSize);
+    const runner = await ModelRunner.create(config, cache, runtime, { lora, baked, vocabSize });
     const scheduler = new Scheduler(cache, runner, {
       maxRunning: options.maxRunningSequences ?? DEFAULT_MAX_RUNNING,
       maxPrefillTokens: MAX_PREFILL_TOKENS,
-      vocabSize: Math.min(config.vocabSize, tokenizer.vocabSize),
     });
     const isFedBase = lora !== null && baked.size === 0;
     const base = isFedBase ? toFeeds(parameters) : {};
