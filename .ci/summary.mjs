@@ -11,5 +11,9 @@ if (text === '') {
     ({ status, assertionResults }) =>
       status === 'failed' && !assertionResults.some((assertion) => assertion.status === 'failed'),
   );
+  const withModel = testResults.filter(({ name }) => name.replaceAll('\\', '/').includes('/test/real-model/'));
+  const assertions = withModel.flatMap(({ assertionResults }) => assertionResults);
+  const ran = assertions.filter(({ status }) => status === 'passed' || status === 'failed').length;
+  console.log(`tests with a real model: ${ran} ran, ${assertions.length - ran} skipped`);
   console.log(`${numPassedTests} passed, ${numFailedTests + broken.length} failed`);
 }

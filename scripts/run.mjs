@@ -130,6 +130,13 @@ async function setUpQuietly() {
   if (code !== 0) process.exit(code);
 }
 
+/** Real models, for the tests that need one: without Python or a network those are skipped, and all others run. */
+async function fetchModels() {
+  const code = await run(process.execPath, ['scripts/fetch-models.mjs']);
+  if (code !== 0) console.log('Tests that need a real model are skipped; `npm run fetch-models` tries again.');
+  return 0;
+}
+
 const targets = {
   demo: async (args) => {
     await setUpQuietly();
@@ -151,6 +158,7 @@ const targets = {
     await stage('lint', () =>
       run(process.execPath, [bin('@biomejs/biome', 'biome'), 'check', '--error-on-warnings', '.']),
     );
+    await stage('models', fetchModels);
     await stage('sizes', () => run(process.execPath, ['scripts/sizes.mjs']));
     await stage('tests', () => run(process.execPath, [bin('vitest', 'vitest'), 'run', ...args]));
     return 0;
