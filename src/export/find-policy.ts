@@ -4,14 +4,13 @@
  */
 import { join } from 'node:path';
 import { ConfigError } from '../core/errors.ts';
-import { isPresent } from '../formats/atomic-files.ts';
 import { type ModelFiles, openModel } from '../formats/model-source.ts';
 import { type AdapterFiles, readAdapterFiles } from '../formats/peft.ts';
 import { type LoraSpec, loraShapes, loraSpec } from '../nn/lora.ts';
 import { checkParameters } from '../nn/parameters.ts';
-import { fetchBaseModel, hashBaseModel } from '../server/base-model.ts';
+import { findBaseModel } from '../server/base-model.ts';
 import { readCheckpoint } from '../server/checkpoints.ts';
-import { readRegistration, runDirectory } from '../server/run-folder.ts';
+import { type ModelFile, readRegistration, runDirectory } from '../server/run-folder.ts';
 import { modelName } from '../wire/training.ts';
 
 export interface PolicySource {
@@ -21,7 +20,7 @@ export interface PolicySource {
   readonly name: string;
   /** Default: the newest checkpoint. */
   readonly step?: number | 'newest';
-  /** Base model; default: where it lay when the model was registered. */
+  /** Base model: a folder, a .gguf file or an id of the hub. Default: what the model was registered with. */
   readonly base?: string;
 }
 
@@ -32,7 +31,10 @@ export interface Policy {
   readonly directory: string;
   readonly adapter: AdapterFiles;
   readonly spec: LoraSpec;
+  /** Its chat template is the one that the model was registered with, if any. */
   readonly base: ModelFiles;
+  /** That template; null if it is the base model's own. */
+  readonly chatTemplate: string | null;
 }
 
 /** Throws ConfigError on a wrong name or base model, CheckpointError on a missing or damaged checkpoint, DataError on damaged files. */
@@ -46,29 +48,26 @@ export async function findPolicy(source: PolicySource): Promise<Policy> {
   const registration = await readRegistration(run);
   const { directory, manifest } = await readCheckpoint(join(run, 'checkpoints'), step);
   const adapter = await readAdapterFiles(directory);
-  const commit = source.base === undefined ? (registration.base_model_commit ?? null) : null;
-  const { path: basePath } = await fetchBaseModel(source.base ?? registration.base_model, commit);
-  await checkBase(basePath, manifest.baseModelSha256);
-  const base = await openModel(basePath);
+  const base = await openModel(await findBase(source.base, registration, manifest.baseModelSha256));
   const spec = loraSpec(adapter.config, base.config);
   checkParameters(adapter.tensors, loraShapes(base.config, spec), directory);
-  return { name, step: manifest.step, directory, adapter, spec, base };
+  const chatTemplate = registration.chat_template ?? null;
+  const tokenizerConfig = { ...base.tokenizerConfig, ...(chatTemplate !== null && { chat_template: chatTemplate }) };
+  return { name, step: manifest.step, directory, adapter, spec, base: { ...base, tokenizerConfig }, chatTemplate };
 }
 
-async function checkBase(path: string, expected: string): Promise<void> {
-  if (!(await isPresent(path))) {
-    throw new ConfigError(
-      `export: the base model must lie where it was trained, got nothing at ${path}; name it with --base`,
-      {
-        details: { path },
-      },
-    );
-  }
-  const got = await hashBaseModel(path);
-  if (got !== expected) {
-    throw new ConfigError(
-      `export: the base model must be the one that was trained, with SHA-256 ${expected}, got ${got} in ${path}; name the right one with --base`,
-      { details: { path, expected, got } },
-    );
-  }
+/** Path of the base model, which must have the weights that were trained on. One of the hub is fetched if its cache has been emptied. */
+async function findBase(given: string | undefined, registration: ModelFile, expected: string): Promise<string> {
+  const where = given ?? registration.base_model;
+  const commit = given === undefined ? (registration.base_model_commit ?? null) : null;
+  const mend = given === undefined ? '; name where it is with --base' : '';
+  const { path, sha256 } = await findBaseModel(where, commit, {}).catch((error: unknown) => {
+    if (!(error instanceof ConfigError)) throw error;
+    throw new ConfigError(`${error.message}${mend}`, { cause: error, details: error.details });
+  });
+  if (sha256 === expected) return path;
+  throw new ConfigError(
+    `export: the base model must have the weights that were trained on, SHA-256 ${expected}, got ${sha256} in ${path}${mend}`,
+    { details: { path, expected, got: sha256 } },
+  );
 }

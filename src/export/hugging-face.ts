@@ -74,6 +74,8 @@ export async function writeHuggingFace(
   }
   if (plan.files.size > 1) await writeIndex(directory, plan);
   await policy.base.writeTextFiles(directory);
+  if (policy.chatTemplate !== null)
+    await writeFileAtomic(join(directory, 'chat_template.jinja'), [policy.chatTemplate]);
   await setDtype(join(directory, 'config.json'), dtype);
 }
 

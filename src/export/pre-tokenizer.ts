@@ -34,7 +34,7 @@ const regex = (...parts: string[]): Steps => [
 const known: readonly (readonly [name: string, ignoresMerges: boolean, steps: Steps])[] = [
   ['qwen2', false, regex(contractions, words, '\\p{N}', symbols, spaces)],
   ['llama-bpe', true, regex(contractions, words, '\\p{N}{1,3}', symbols, spaces)],
-  ['smaug-bpe', false, regex(contractions, words, '\\p{N}{1,3}', symbols, spaces)],
+  ['dbrx', false, regex(contractions, words, '\\p{N}{1,3}', symbols, spaces)],
   [
     'smollm',
     false,
