@@ -8,7 +8,7 @@
  * board such as "X23\n4O6\nXXO" is one token, whatever the corpus.
  */
 import { ConfigError } from '../core/errors.ts';
-import { symbolOfByte } from './tokenizer.ts';
+import { symbolOfByte } from './tokenizer-bytes.ts';
 
 export interface BpeTrainerOptions {
   /** Upper limit on ids: 256 bytes, merges, special tokens; fewer when the corpus has no pair left that occurs twice. */

@@ -1,9 +1,10 @@
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ConfigError, DataError } from '../core/errors.ts';
+import { DataError } from '../core/errors.ts';
 import { trainByteBpe } from './bpe-trainer.ts';
-import { createTokenizer, loadTokenizer, symbolOfByte } from './tokenizer.ts';
+import { createTokenizer, loadTokenizer } from './tokenizer.ts';
+import { symbolOfByte } from './tokenizer-bytes.ts';
 
 const corpus = [
   'You play tic-tac-toe. You are X. Reply with the number of a free cell.',
@@ -36,7 +37,7 @@ describe('tokenizer', () => {
       type: 'TemplateProcessing',
       single: [{ SpecialToken: { id: '<|endoftext|>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
       pair: [],
-      special_tokens: {},
+      special_tokens: { '<|endoftext|>': { id: '<|endoftext|>', ids: [tokenizer.padId], tokens: ['<|endoftext|>'] } },
     };
     const withBos = createTokenizer({ ...json, post_processor: postProcessor }, config);
     expect(withBos.encode('X')).toEqual([88]);
@@ -82,11 +83,8 @@ describe('tokenizer', () => {
     expect(() => partial.decode([33])).toThrow(DataError);
   });
 
-  test('refuses other decoders, damaged files and missing ones', async () => {
-    expect(() => createTokenizer({ ...json, decoder: { type: 'Metaspace' } })).toThrow(ConfigError);
-    expect(() => createTokenizer(null)).toThrow('decoder must be ByteLevel, got undefined');
-    expect(() => createTokenizer({ ...json, model: { type: 'BPE' } })).toThrow(DataError);
-    await expect(loadTokenizer('/no/such/folder')).rejects.toThrow('tokenizer.json: file is missing');
+  test('a missing file is an error that names it', async () => {
+    await expect(loadTokenizer('/no/such/folder')).rejects.toThrow('/no/such/folder/tokenizer.json: file is missing');
   });
 
   test('stand-ins of bytes are 256 different printable characters', () => {

@@ -1,12 +1,23 @@
 /**
- * Text to token ids and back, bit-exact with Hugging Face. Layer 1.
- * Encoding is `@huggingface/tokenizers`; decoding is ours, over bytes, so that streaming never splits a character.
- * Left out: decoders other than ByteLevel (Llama 2, Gemma); they are refused by name. Decoding never "cleans up" spaces.
+ * Text to token ids and back, bit-exact with Hugging Face's Rust tokenizers. Layer 1.
+ * Added tokens (`tokenizer-added.ts`), words (`tokenizer-text.ts`), merges (`tokenizer-bpe.ts`), text (`tokenizer-decode.ts`).
+ * Left out: models other than BPE, and pieces that decoder models do not use; they are refused by name. Decoding never
+ * "cleans up" spaces.
  */
 import { join } from 'node:path';
-import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
-import { ConfigError, DataError, messageOf } from '../core/errors.ts';
+import { ConfigError, DataError } from '../core/errors.ts';
 import { readJsonFile, readTextFile } from './atomic-files.ts';
+import { createAddedSplit } from './tokenizer-added.ts';
+import { createBpe } from './tokenizer-bpe.ts';
+import { createTokenDecoder } from './tokenizer-decode.ts';
+import {
+  type AddedToken,
+  type PostProcessorPiece,
+  parseAddedTokens,
+  parseTokenizerJson,
+  type TokenizerJson,
+} from './tokenizer-json.ts';
+import { createNormalizer, createPreTokenizer } from './tokenizer-text.ts';
 
 /** The value of a `tokenizer_config.json`, with `chat_template` filled in from `chat_template.jinja` where that exists. */
 export type TokenizerConfig = Readonly<Record<string, unknown>>;
@@ -69,50 +80,47 @@ export async function readTokenizerConfig(directory: string): Promise<TokenizerC
 
 /** A tokenizer from the value of a `tokenizer.json`. `source` names it in errors. Throws DataError, ConfigError. */
 export function createTokenizer(json: unknown, config: TokenizerConfig = {}, source = 'tokenizer.json'): Tokenizer {
-  const hf = openTokenizer(json, config, source);
-  const added = hf.get_added_tokens_decoder();
-  const vocab: (Uint8Array | undefined)[] = [];
-  const ids = new Map<string, number>();
-  const contents: readonly (string | undefined)[] = hf.model?.vocab ?? [];
-  for (const [id, content] of contents.entries()) {
-    if (content === undefined) continue;
-    ids.set(content, id);
-    vocab[id] = added.has(id) ? new TextEncoder().encode(content) : bytesOfSymbols(content);
-  }
-  const specialIds = new Set([...added.values()].filter((token) => token.special).map((token) => token.id));
-  const tokenBytes = (id: number): Uint8Array => {
-    const bytes = vocab[id];
-    if (bytes === undefined) throw new DataError(`${source}: token id must be one of the vocabulary, got ${id}`);
-    return bytes;
+  const parsed = parseTokenizerJson(json, source);
+  const words = readVocabulary(parsed.model.vocab, source);
+  const added = addedTokens(parsed, config, source);
+  const ids = addTokens(words, added, source);
+  const tokens = invert(ids, source);
+  const specialIds = new Set(added.filter((token) => token.isSpecial).map((token) => token.id));
+  const tokenId = (content: string): number | null => ids.get(content) ?? null;
+  const decoder = createTokenDecoder(parsed.decoders, source);
+  const tokenOf = (id: number): string => {
+    const token = tokens[id];
+    if (token === undefined) throw new DataError(`${source}: token id must be one of the vocabulary, got ${id}`);
+    return token;
   };
-  const createStreamDecoder = (options: DecodeOptions = {}): StreamDecoder => {
-    const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+  const bytes: (Uint8Array | undefined)[] = [];
+  const tokenBytes = (id: number): Uint8Array => {
+    bytes[id] ??= decoder.bytesOf(tokenOf(id));
+    return bytes[id];
+  };
+  const createStream = (mode: 'stream' | 'whole', options: DecodeOptions = {}): StreamDecoder => {
+    const reader = decoder.createReader(mode);
     return {
       push: (id) => {
-        const bytes = tokenBytes(id);
-        return options.skipSpecial && specialIds.has(id) ? '' : decoder.decode(bytes, { stream: true });
+        const token = tokenOf(id);
+        return options.skipSpecial && specialIds.has(id) ? '' : reader.push(token);
       },
-      flush: () => decoder.decode(),
+      flush: reader.flush,
     };
   };
-  const checkBytes = createByteCheck(hf, ids, source);
-  const tokenId = (content: string): number | null => ids.get(content) ?? null;
   return {
-    encode: (text, options = {}) => {
-      checkBytes(text);
-      return hf.encode(text, { add_special_tokens: options.isTemplateAdded ?? false }).ids;
-    },
+    encode: createEncode(parsed, words, added, source),
     decode: (idsToDecode, options) => {
-      const decoder = createStreamDecoder(options);
+      const stream = createStream('whole', options);
       let text = '';
-      for (const id of idsToDecode) text += decoder.push(id);
-      return text + decoder.flush();
+      for (const id of idsToDecode) text += stream.push(id);
+      return text + stream.flush();
     },
     tokenText: (id) => new TextDecoder('utf-8', { ignoreBOM: true }).decode(tokenBytes(id)),
     tokenBytes,
     tokenId,
-    createStreamDecoder,
-    vocabSize: vocab.length,
+    createStreamDecoder: (options) => createStream('stream', options),
+    vocabSize: tokens.length,
     specialIds,
     eosId: namedId(config, 'eos_token', tokenId),
     bosId: namedId(config, 'bos_token', tokenId),
@@ -134,55 +142,114 @@ function namedId(config: TokenizerConfig, key: string, tokenId: (content: string
   return content === null ? null : tokenId(content);
 }
 
-function openTokenizer(json: unknown, config: TokenizerConfig, source: string): HfTokenizer {
-  const decoder = (json as { decoder?: { type?: unknown } | null } | null)?.decoder?.type;
-  if (decoder !== 'ByteLevel') {
-    throw new ConfigError(`${source}: decoder must be ByteLevel, got ${JSON.stringify(decoder)}`);
-  }
-  const defaults = { added_tokens: [], normalizer: null, pre_tokenizer: null, post_processor: null };
-  try {
-    return new HfTokenizer({ ...defaults, ...(json as object) }, config);
-  } catch (cause) {
-    throw new DataError(`${source}: must be a tokenizer of Hugging Face, got ${messageOf(cause)}`, { cause });
-  }
-}
-
-/**
- * A vocabulary without a token for some byte (and without an unknown token) drops that byte silently when encoding:
- * the check makes it an error. It costs nothing for the usual vocabularies, which have all 256.
- */
-function createByteCheck(hf: HfTokenizer, ids: ReadonlyMap<string, number>, source: string): (text: string) => void {
-  const isMissing = symbolOfByte.map((symbol) => !ids.has(symbol));
-  // These 13 bytes never occur in UTF-8.
-  const isUsed = (_: boolean, byte: number): boolean => byte !== 0xc0 && byte !== 0xc1 && byte < 0xf5;
-  if (hf.model?.unk_token != null || !isMissing.filter(isUsed).includes(true)) return () => {};
-  const contents = [...hf.get_added_tokens_decoder().values()].map((token) => token.content);
-  return (text) => {
-    const plain = contents.reduce((rest, content) => rest.replaceAll(content, ''), text);
-    for (const byte of new TextEncoder().encode(hf.normalizer === null ? plain : hf.normalizer.normalize(plain))) {
-      if (isMissing[byte]) throw new DataError(`${source}: text must hold only bytes with a token, got byte ${byte}`);
+function createEncode(
+  json: TokenizerJson,
+  words: ReadonlyMap<string, number>,
+  added: readonly AddedToken[],
+  source: string,
+): Tokenizer['encode'] {
+  const splitAdded = createAddedSplit(added, createNormalizer(json.normalizers, source));
+  const preTokenize = createPreTokenizer(json.preTokenizers, source);
+  const isByteLevel = json.preTokenizers.some((piece) => piece.type === 'ByteLevel');
+  const encodeWord = createBpe(json.model, words, isByteLevel, source);
+  const template = json.postProcessors.reduce<Template>(
+    (inner, piece) => wrapTemplate(inner, piece, source),
+    noTemplate,
+  );
+  return (text, options = {}) => {
+    const isTemplateAdded = options.isTemplateAdded ?? false;
+    const ids: number[] = isTemplateAdded ? [...template.before] : [];
+    // A surrogate without its other half has no UTF-8; with the flag u, \p{Surrogate} is nothing else.
+    for (const part of splitAdded(text.replaceAll(/\p{Surrogate}/gu, '\ufffd'))) {
+      if (typeof part === 'number') ids.push(part);
+      else for (const word of preTokenize(part)) encodeWord(word, ids);
     }
+    if (isTemplateAdded) ids.push(...template.after);
+    return ids;
   };
 }
 
-/** GPT-2's printable stand-in of each byte. Source: openai/gpt-2 encoder.py, bytes_to_unicode. */
-export const symbolOfByte: readonly string[] = Array.from({ length: 256 }, (_, byte) => byte).map(
-  (byte, _index, bytes) => {
-    const isPrintable = (b: number): boolean => (b >= 33 && b <= 126) || (b >= 161 && b !== 173);
-    if (isPrintable(byte)) return String.fromCharCode(byte);
-    return String.fromCharCode(256 + bytes.filter((b) => b < byte && !isPrintable(b)).length);
-  },
-);
+/** Ids that a post-processor puts around a text. */
+interface Template {
+  readonly before: readonly number[];
+  readonly after: readonly number[];
+}
 
-const byteOfSymbol: ReadonlyMap<string, number> = new Map(symbolOfByte.map((symbol, byte) => [symbol, byte]));
+const noTemplate: Template = { before: [], after: [] };
 
-/** Bytes of a token of the model's vocabulary; a token with another symbol stands for its own UTF-8, as in Rust. */
-function bytesOfSymbols(token: string): Uint8Array {
-  const bytes: number[] = [];
-  for (const symbol of token) {
-    const byte = byteOfSymbol.get(symbol);
-    if (byte === undefined) return new TextEncoder().encode(token);
-    bytes.push(byte);
+function wrapTemplate(inner: Template, piece: PostProcessorPiece, source: string): Template {
+  if (piece.type === 'ByteLevel') return inner;
+  const at = piece.single.findIndex((item) => 'Sequence' in item);
+  if (at === -1 || piece.single.filter((item) => 'Sequence' in item).length > 1) {
+    throw new ConfigError(`${source}: post_processor.single must hold the text once`);
   }
-  return Uint8Array.from(bytes);
+  const idsOf = (items: typeof piece.single): number[] =>
+    items.flatMap((item) => {
+      const content = 'SpecialToken' in item ? item.SpecialToken.id : '';
+      const token = Object.hasOwn(piece.special_tokens, content) ? piece.special_tokens[content] : undefined;
+      if (token !== undefined) return token.ids;
+      throw new ConfigError(`${source}: post_processor.special_tokens must hold ${JSON.stringify(content)}`);
+    });
+  const { before, after } = inner;
+  return {
+    before: [...idsOf(piece.single.slice(0, at)), ...before],
+    after: [...after, ...idsOf(piece.single.slice(at + 1))],
+  };
+}
+
+/** Far above any vocabulary; it keeps a damaged id from becoming an array of that length. */
+const maxVocabSize = 2 ** 24;
+
+function readVocabulary(vocab: Readonly<Record<string, number>>, source: string): Map<string, number> {
+  const ids = new Map<string, number>();
+  for (const token of Object.keys(vocab)) ids.set(token, checkId(vocab[token], token, source));
+  return ids;
+}
+
+function checkId(id: unknown, token: string, source: string): number {
+  if (Number.isInteger(id) && (id as number) >= 0 && (id as number) < maxVocabSize) return id as number;
+  const got = `${JSON.stringify(id)} for ${JSON.stringify(token)}`;
+  throw new DataError(`${source}: token ids must be integers from 0 to ${maxVocabSize - 1}, got ${got}`);
+}
+
+/** Those of the file, and those that only `tokenizer_config.json` has: transformers adds these as well. */
+function addedTokens(json: TokenizerJson, config: TokenizerConfig, source: string): readonly AddedToken[] {
+  const decoder = config.added_tokens_decoder;
+  if (typeof decoder !== 'object' || decoder === null) return json.addedTokens;
+  const contents = new Set(json.addedTokens.map((token) => token.content));
+  const listed = Object.entries(decoder).map(([id, token]) => ({ ...(token as object), id: Number(id) }));
+  const more = parseAddedTokens(listed, `${source}: added_tokens_decoder of its tokenizer_config.json`);
+  return [...json.addedTokens, ...more.filter((token) => !contents.has(token.content))];
+}
+
+function addTokens(
+  words: ReadonlyMap<string, number>,
+  added: readonly AddedToken[],
+  source: string,
+): Map<string, number> {
+  const ids = new Map(words);
+  for (const { content, id } of added) {
+    const known = ids.get(content) ?? id;
+    if (known !== id) {
+      throw new DataError(`${source}: a token must have one id, got ${known} and ${id} for ${JSON.stringify(content)}`);
+    }
+    ids.set(content, checkId(id, content, source));
+  }
+  return ids;
+}
+
+/** Tokens by id; an id without a token is a hole. */
+function invert(ids: ReadonlyMap<string, number>, source: string): readonly (string | undefined)[] {
+  let size = 0;
+  for (const id of ids.values()) size = Math.max(size, id + 1);
+  const tokens = new Array<string | undefined>(size).fill(undefined);
+  for (const [token, id] of ids) {
+    const other = tokens[id];
+    if (other !== undefined) {
+      const got = `${id} for ${JSON.stringify(other)} and ${JSON.stringify(token)}`;
+      throw new DataError(`${source}: an id must have one token, got ${got}`);
+    }
+    tokens[id] = token;
+  }
+  return tokens;
 }
