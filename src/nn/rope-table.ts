@@ -3,7 +3,6 @@
  * transformers `modeling_rope_utils.py`. Frequencies and angles are float32 as there: at position 8,000 rounding turns a pair by up to
  * 5e-4, and models were trained with that.
  */
-import { ConfigError } from '../core/errors.ts';
 import type { DecoderConfig } from '../formats/hf-config.ts';
 import type { RopeScaling } from '../formats/rope-scaling.ts';
 import { type HostTensor, hostTensor } from '../graph/runtime.ts';
@@ -17,15 +16,13 @@ export interface RopeFrequencies {
 
 /**
  * Every rotary table that the decoder's graph of this model reads, by input name, [positions, rotarySize / 2]: `cos` and `sin`, and
- * `localCos` and `localSin` for sliding layers that turn by another theta. Positions count to `maxPositions` unless fewer are asked for.
+ * `localCos` and `localSin` for sliding layers that turn by another theta. Beyond `maxPositions` they reach to the next power of two,
+ * at least 128: ONNX Runtime wants as many positions as the longest row of a batch has tokens, and packed rows have such lengths.
  */
 export function createRopeFeeds(
   config: DecoderConfig,
-  positions: number = config.maxPositions,
+  positions: number = 2 ** Math.ceil(Math.log2(Math.max(128, config.maxPositions))),
 ): Record<string, HostTensor> {
-  if (!Number.isSafeInteger(positions) || positions < 1 || positions > config.maxPositions) {
-    throw new ConfigError(`rope: positions must be whole, from 1 to ${config.maxPositions}, got ${positions}`);
-  }
   const size = config.rotarySize ?? config.headSize;
   const hasLocal = config.localRopeTheta !== null;
   const feeds: Record<string, HostTensor> = {};
