@@ -19,7 +19,7 @@ export function distinctMatmuls(graph: Graph): Tensor[] {
     const known = seen.get(key);
     if (known === undefined) {
       seen.set(key, seen.size);
-      if (tensor.op === 'matmul') matmuls.push(tensor);
+      if (tensor.op === 'matmul' || tensor.op === 'matmulAdd') matmuls.push(tensor);
     }
     keys.set(tensor.id, `#${known ?? seen.size - 1}`);
   }

@@ -11,7 +11,7 @@ import { type BenchModel, lora } from './models.ts';
 const sequenceTokens = 256;
 const promptTokens = 128;
 /** The engine's default. */
-const microbatchTokens = 2048;
+const defaultMicrobatchTokens = 2048;
 
 export interface Workload {
   readonly run: () => Promise<void>;
@@ -20,7 +20,12 @@ export interface Workload {
 }
 
 /** One run is one optimizer step over `sequenceCount` sequences of 128 prompt and 128 action tokens. */
-export function createTraining(model: BenchModel, runtime: Runtime, sequenceCount: number): Workload {
+export function createTraining(
+  model: BenchModel,
+  runtime: Runtime,
+  sequenceCount: number,
+  microbatchTokens: number = defaultMicrobatchTokens,
+): Workload {
   const { config, parameters } = model;
   const trainer = new Trainer({
     config,

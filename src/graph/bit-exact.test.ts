@@ -80,6 +80,27 @@ describe.each([
   });
 });
 
+test.each([
+  [8, 768],
+  [16, 576],
+  [64, 8],
+])('a row of matmulAdd is the same in any number of rows: B [%i, %i]', async (inner, width) => {
+  const rows = randomFloats(1000 * inner, 'rows');
+  const base = randomFloats(1000 * width, 'base');
+  const b = g.constant(randomFloats(inner * width, 'b'), [width, inner]);
+  const y = g.matmulAdd(g.input('a', ['N', inner]), b, g.input('base', ['N', width]), { transB: true, alpha: 2 });
+  const run = await compile(y);
+  const multiply = (count: number): Promise<Float32Array> =>
+    run({
+      a: hostTensor(rows.subarray(0, count * inner), [count, inner]),
+      base: hostTensor(base.subarray(0, count * width), [count, width]),
+    });
+  const expected = await multiply(1000);
+  for (const count of [1, ...rowCounts]) {
+    expectSame(await multiply(count), expected.subarray(0, count * width), `${count} rows`);
+  }
+});
+
 test('x [B, T, D] times W gives the rows that [B·T, D] gives', async () => {
   const w = g.constant(randomFloats(256 * 64, 'weights'), [256, 64]);
   const rows = randomFloats(6 * 50 * 256, 'rows');

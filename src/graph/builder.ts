@@ -170,6 +170,11 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
   return node('matmul', [a, b], { transA: false, transB: false, alpha: 1, ...options });
 }
 
+/** base + alpha · op(A) · op(B) of matrices: one pass over the result less than `add` of a `matmul`. */
+export function matmulAdd(a: Tensor, b: Tensor, base: Tensor, options: MatmulOptions = {}): Tensor {
+  return node('matmulAdd', [a, b, base], { transA: false, transB: false, alpha: 1, ...options });
+}
+
 /** At most one symbolic size of `shape` may be absent from the sizes of x; more need `reshapeLike`. */
 export function reshape(x: Tensor, shape: Shape): Tensor {
   return node('reshape', [x], { shape: shape.map(canonicalDim) });

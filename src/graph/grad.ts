@@ -74,10 +74,21 @@ function matmulVjp(grad: Tensor, out: Tensor, [a, b]: readonly Tensor[]): readon
   // One [N, D]ᵀ × [N, F] product instead of a batch of small ones and a sum over it.
   const flatten = (x: Tensor): Tensor =>
     isLinear ? reshape(x, [multiplyDims(x.shape.slice(0, -1)), x.shape.at(-1)!]) : x;
-  const gradB = transB
-    ? matmul(flatten(grad), flatten(a!), { transA: true, transB: transA, alpha })
-    : matmul(flatten(a!), flatten(grad), { transA: !transA, alpha });
-  return [gradA, gradB];
+  return [
+    gradA,
+    transB
+      ? gradOfTransposed(flatten(grad), flatten(a!), transA, alpha)
+      : matmul(flatten(a!), flatten(grad), { transA: !transA, alpha }),
+  ];
+}
+
+/** d(a·bᵀ)/db = gᵀ·a. For a narrow a, as of an adapter, aᵀ·g and a turn of the small result take two thirds of the time. */
+function gradOfTransposed(grad: Tensor, a: Tensor, transA: boolean, alpha: number): Tensor {
+  const narrow = a.shape.at(-1)!;
+  const isNarrow =
+    typeof narrow === 'number' && narrow <= 32 && a.shape.length === 2 && grad.shape.length === 2 && !transA;
+  if (isNarrow) return transpose(matmul(a, grad, { transA: true, alpha }), [1, 0]);
+  return matmul(grad, a, { transA: true, transB: transA, alpha });
 }
 
 /** y = x·r·w, r = 1/√(mean(x²) + ε): dx = r·(g·w) − x·r³·mean(g·w·x), dw = Σ g·x·r. r is computed again. */
@@ -165,6 +176,7 @@ export const vjps: { readonly [K in Op]: Vjp | null } = {
   logSoftmax: logSoftmaxVjp,
   rmsNorm: rmsNormVjp,
   matmul: matmulVjp,
+  matmulAdd: (grad, out, inputs) => [...matmulVjp(grad, out, inputs), grad],
   reshape: (grad, _out, [x]) => [reshapeBack(grad, x!)],
   reshapeLike: (grad, _out, [x]) => [reshapeBack(grad, x!), null],
   splitRows: (grad, _out, [x]) => [reshapeBack(grad, x!), null],

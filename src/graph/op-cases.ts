@@ -138,6 +138,23 @@ function matmulCases(): readonly OpCase[] {
   return cases;
 }
 
+function matmulAddCases(): readonly OpCase[] {
+  return [
+    [false, false],
+    [false, true],
+    [true, false],
+    [true, true],
+  ].map(([transA = false, transB = false]) => ({
+    name: `matrices${transA ? ', Aᵀ' : ''}${transB ? ', Bᵀ' : ''}`,
+    inputs: {
+      a: { sizes: transA ? [4, 3] : [3, 4] },
+      b: { sizes: transB ? [5, 4] : [4, 5] },
+      base: { sizes: [3, 5] },
+    },
+    build: ({ a, b, base }) => g.matmulAdd(a!, b!, base!, { transA, transB, alpha: 0.5 }),
+  }));
+}
+
 const reshapeCases: readonly OpCase[] = [
   { name: 'fixed', inputs: { x: { sizes: [3, 4] } }, build: ({ x }) => g.reshape(x!, [2, 6]) },
   { name: 'to scalar', inputs: { x: { sizes: [1, 1] } }, build: ({ x }) => g.reshape(x!, []) },
@@ -281,6 +298,7 @@ export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
     },
   ],
   matmul: matmulCases(),
+  matmulAdd: matmulAddCases(),
   reshape: reshapeCases,
   reshapeLike: [
     {

@@ -52,6 +52,7 @@ export type Op =
   | 'logSoftmax'
   | 'rmsNorm'
   | 'matmul'
+  | 'matmulAdd'
   | 'reshape'
   | 'reshapeLike'
   | 'splitRows'
@@ -379,6 +380,21 @@ export const ops: { readonly [K in Op]: OpDefinition } = {
       ),
     compute: ([a, b], { transA, transB, alpha }, shape) =>
       multiplyMatrices(a!, b!, { transA: transA!, transB: transB!, alpha: alpha! }, shape),
+  },
+  matmulAdd: {
+    infer: ([a, b, base], attributes) => {
+      const { shape } = inferMatmul([a!, b!], attributes);
+      if (shape.length !== 2 || !sameShape(shape, base!.shape)) {
+        throw new ShapeError(`matmulAdd: base must be ${formatShape(shape)}, got ${formatShape(base!.shape)}`);
+      }
+      return { shape, dtype: 'float32' };
+    },
+    lower: (emitter, values, { attributes: { transA, transB, alpha } }) =>
+      emitter.emit('Gemm', values, { transA: Number(transA), transB: Number(transB), alpha: { float: alpha! } }),
+    compute: ([a, b, base], { transA, transB, alpha }, shape) =>
+      multiplyMatrices(a!, b!, { transA: transA!, transB: transB!, alpha: alpha! }, shape).map(
+        (value, i) => value + base!.data[i]!,
+      ),
   },
   reshape: {
     infer: inferReshape,
