@@ -1,6 +1,6 @@
 /**
- * Where the tensors of a safetensors file stand, without their values: for files larger than memory. Layer 1.
- * The bytes equal those of `serializeSafetensors` for the same tensors.
+ * The header of a safetensors file and where its tensors stand, without their values. Layer 1.
+ * Deterministic and as the official library writes it, whatever the order of the tensors.
  */
 import { DataError } from '../core/errors.ts';
 import { countElements, dtypeBytes, maxHeaderBytes, type SafetensorsDtype } from './safetensors-header.ts';

@@ -13,13 +13,13 @@ import {
   countElements,
   dtypeBytes,
   isDtype,
-  maxHeaderBytes,
   parseHeader,
   readHeaderLength,
   type SafetensorsDtype,
   type SafetensorsEntry,
   type SafetensorsHeader,
 } from './safetensors-header.ts';
+import { layOutSafetensors } from './safetensors-layout.ts';
 
 export type { SafetensorsDtype, SafetensorsEntry, SafetensorsHeader };
 
@@ -191,32 +191,10 @@ function serializeParts(
   tensors: ReadonlyMap<string, SafetensorsTensor>,
   metadata: Readonly<Record<string, string>>,
 ): Uint8Array[] {
-  const rank = (dtype: SafetensorsDtype): number => Object.keys(dtypeBytes).indexOf(dtype);
-  const sorted = [...tensors]
-    .map(([name, tensor]) => ({ name, tensor, key: Buffer.from(name) }))
-    .sort((a, b) => rank(a.tensor.dtype) - rank(b.tensor.dtype) || Buffer.compare(a.key, b.key));
-  const fields: string[] = [];
-  const names = Object.keys(metadata).sort();
-  if (names.length > 0) {
-    const pairs = names.map((name) => `${JSON.stringify(name)}:${JSON.stringify(metadata[name])}`);
-    fields.push(`"__metadata__":{${pairs.join(',')}}`);
-  }
-  let offset = 0;
-  for (const { name, tensor } of sorted) {
-    checkTensor(name, tensor);
-    const end = offset + tensor.data.length;
-    const { dtype, shape } = tensor;
-    fields.push(`${JSON.stringify(name)}:${JSON.stringify({ dtype, shape, data_offsets: [offset, end] })}`);
-    offset = end;
-  }
-  const json = Buffer.from(`{${fields.join(',')}}`);
-  const header = Buffer.alloc(8 + Math.ceil(json.length / 8) * 8, ' ');
-  if (header.length - 8 > maxHeaderBytes) {
-    throw new DataError(`safetensors: header must be at most ${maxHeaderBytes} bytes, got ${header.length - 8}`);
-  }
-  header.writeBigUInt64LE(BigInt(header.length - 8));
-  json.copy(header, 8);
-  return [header, ...sorted.map(({ tensor }) => tensor.data)];
+  for (const [name, tensor] of tensors) checkTensor(name, tensor);
+  const infos = [...tensors].map(([name, { dtype, shape }]) => ({ name, dtype, shape }));
+  const { header, spans } = layOutSafetensors(infos, metadata);
+  return [header, ...[...spans.keys()].map((name) => tensors.get(name)!.data)];
 }
 
 function checkTensor(name: string, { dtype, shape, data }: SafetensorsTensor): void {
