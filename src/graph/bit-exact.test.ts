@@ -222,12 +222,16 @@ describe.each([16, 32, 64, 128])('attention, head size %i', (size) => {
 });
 
 test.each([
-  ['rmsNorm', (x: g.Tensor) => g.rmsNorm(x, g.constant(randomFloats(384, 'weight')), 1e-6)],
-  ['silu', g.silu],
-  ['logSoftmax', g.logSoftmax],
-  ['softmax', g.softmax],
-])('a row of %s does not depend on the number of rows', async (_name, op) => {
-  const width = 384;
+  ['rmsNorm', 384, (x: g.Tensor) => g.rmsNorm(x, g.constant(randomFloats(384, 'weight')), 1e-6)],
+  ['silu', 384, g.silu],
+  ['silu', 37, g.silu],
+  ['geluTanh', 384, g.geluTanh],
+  ['geluTanh', 37, g.geluTanh],
+  ['tanh', 384, g.tanh],
+  ['tanh', 37, g.tanh],
+  ['logSoftmax', 384, g.logSoftmax],
+  ['softmax', 384, g.softmax],
+] as const)('a row of %s, width %i, does not depend on the number of rows', async (_name, width, op) => {
   const rows = randomFloats(1024 * width, 'rows').map((value) => 4 * value);
   const run = await compile(op(g.input('x', ['N', width])));
   const expected = await run({ x: hostTensor(rows, [1024, width]) });
