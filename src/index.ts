@@ -9,6 +9,7 @@ export {
   EngineError,
   RolloutError,
   ShapeError,
+  StorageError,
 } from './core/errors.ts';
 export { createRng, deriveSeed, type Rng, shuffle } from './core/rng.ts';
 export { type AdamOptions, defaultTrainConfig, type TrainConfig } from './core/train-config.ts';

@@ -1,9 +1,11 @@
 /** `art serve`: one model behind an OpenAI-compatible server on this computer, until Ctrl-C. Layer 6. */
+import { readFile } from 'node:fs/promises';
 import { Command, InvalidArgumentError } from 'commander';
-import { LocalBackend } from '../local-backend.ts';
+import { ConfigError, messageOf } from '../core/errors.ts';
+import { LocalBackend, type LocalBackendOptions } from '../local-backend.ts';
 import { TrainableModel } from '../sdk/model.ts';
 
-interface ServeOptions {
+interface ServeOptions extends EngineFlags {
   readonly model: string;
   readonly name: string;
   readonly project: string;
@@ -12,13 +14,21 @@ interface ServeOptions {
   readonly rank: number;
   readonly alpha: number;
   readonly seed: number;
+  readonly chatTemplate?: string;
+}
+
+interface EngineFlags {
+  readonly trainThreads?: number;
+  readonly sampleThreads?: number;
+  readonly cacheTokens?: number;
+  readonly microbatchTokens?: number;
 }
 
 /** The action resolves when SIGINT or SIGTERM has come and everything is closed. */
 export function createServeCommand(): Command {
   return new Command('serve')
     .description('Serve a model and train it through the same server (RemoteBackend). Resumes a run of this name.')
-    .requiredOption('--model <directory>', 'Hugging Face model directory')
+    .requiredOption('--model <model>', 'folder, .gguf file, or id of the hub: org/name[@revision][:file.gguf]')
     .option('--name <name>', 'name that requests use', 'agent')
     .option('--project <project>', 'project the run belongs to', 'default')
     .option('--path <directory>', 'folder of all runs', '.art')
@@ -26,6 +36,11 @@ export function createServeCommand(): Command {
     .option('--rank <rank>', 'rank of the LoRA adapter', parseInteger, 8)
     .option('--alpha <alpha>', 'alpha of the LoRA adapter', parseInteger, 16)
     .option('--seed <seed>', "seed of the adapter's initial weights", parseInteger, 0)
+    .option('--chat-template <file>', "Jinja file that takes the place of the model's chat template")
+    .option('--train-threads <threads>', 'threads of training (default: cores of this computer)', parseInteger)
+    .option('--sample-threads <threads>', 'threads of sampling (default: 1)', parseInteger)
+    .option('--cache-tokens <tokens>', 'tokens that the KV cache holds (default: 65536)', parseInteger)
+    .option('--microbatch-tokens <tokens>', 'tokens of one training pass (default: 2048)', parseInteger)
     .action(serve);
 }
 
@@ -34,8 +49,9 @@ async function serve(options: ServeOptions): Promise<void> {
   const stopped = new Promise<void>((resolve) => {
     for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => resolve());
   });
-  await using backend = new LocalBackend({ path, port });
-  const model = new TrainableModel({ name, project, baseModel, lora: { rank, alpha }, seed });
+  const template = options.chatTemplate === undefined ? {} : { chatTemplate: await readTemplate(options.chatTemplate) };
+  await using backend = new LocalBackend({ path, port, engine: engineOptions(options) });
+  const model = new TrainableModel({ name, project, baseModel, lora: { rank, alpha }, seed, ...template });
   await model.register(backend);
   const url = await backend.url();
   console.log(`${name}, step ${await model.getStep()}`);
@@ -43,6 +59,22 @@ async function serve(options: ServeOptions): Promise<void> {
   console.log(`training         new RemoteBackend({ baseURL: '${url}' })`);
   console.log('Ctrl-C stops it.');
   await stopped;
+}
+
+function engineOptions(flags: EngineFlags): NonNullable<LocalBackendOptions['engine']> {
+  const { trainThreads, sampleThreads, cacheTokens, microbatchTokens } = flags;
+  return {
+    ...(trainThreads !== undefined && { trainThreads }),
+    ...(sampleThreads !== undefined && { sampleThreads }),
+    ...(cacheTokens !== undefined && { cacheTokens }),
+    ...(microbatchTokens !== undefined && { microbatchTokens }),
+  };
+}
+
+async function readTemplate(path: string): Promise<string> {
+  return readFile(path, 'utf8').catch((cause: unknown) => {
+    throw new ConfigError(`--chat-template: must be a file that can be read, got ${messageOf(cause)}`, { cause });
+  });
 }
 
 function parseInteger(text: string): number {

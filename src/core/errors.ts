@@ -41,6 +41,11 @@ export class CheckpointError extends ArtError {
   override readonly code = 'checkpoint_error';
 }
 
+/** A file could not be written: the disk is full, or the folder may not be written. `details` has path and free bytes. */
+export class StorageError extends ArtError {
+  override readonly code = 'storage_error';
+}
+
 /** The engine failed or died. `details.isRetryable` tells whether the same request may succeed later. */
 export class EngineError extends ArtError {
   override readonly code = 'engine_error';

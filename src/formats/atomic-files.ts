@@ -3,9 +3,9 @@
  * Written under a temporary name beside the target, flushed to the disk, then renamed (atomic within one file system).
  */
 import { randomUUID } from 'node:crypto';
-import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { mkdir, open, readFile, rename, rm, stat, statfs } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
-import { DataError, messageOf } from '../core/errors.ts';
+import { DataError, messageOf, StorageError } from '../core/errors.ts';
 
 /** Writes the parts one after another as one file, replacing an older one. */
 export async function writeFileAtomic(path: string, parts: readonly (Uint8Array | string)[]): Promise<void> {
@@ -28,7 +28,7 @@ export async function replaceFileAtomic(path: string, write: (temporary: string)
     await rename(temporary, path);
   } catch (error) {
     await rm(temporary, { force: true });
-    throw error;
+    throw await toStorageError(path, error);
   }
   await syncFolder(dirname(path));
 }
@@ -38,8 +38,8 @@ export async function writeFolderAtomic<T>(directory: string, fill: (temporary: 
   if (await isPresent(directory)) throw new DataError(`folder to write: must not exist yet, got ${directory}`);
   const target = resolve(directory);
   const temporary = temporaryBeside(target);
-  await mkdir(temporary, { recursive: true });
   try {
+    await mkdir(temporary, { recursive: true });
     const result = await fill(temporary);
     await syncFolder(temporary);
     await rename(temporary, target);
@@ -47,8 +47,49 @@ export async function writeFolderAtomic<T>(directory: string, fill: (temporary: 
     return result;
   } catch (error) {
     await rm(temporary, { recursive: true, force: true });
-    throw error;
+    throw await toStorageError(target, error);
   }
+}
+
+/** Adds text to the end of a file and flushes it; a file that cannot take all of it is left as it was. Throws StorageError. */
+export async function appendFileAtomic(path: string, text: string): Promise<void> {
+  try {
+    const file = await open(path, 'a');
+    try {
+      const { size } = await file.stat();
+      try {
+        await file.writeFile(text);
+        await file.sync();
+      } catch (error) {
+        await file.truncate(size);
+        throw error;
+      }
+    } finally {
+      await file.close();
+    }
+  } catch (error) {
+    throw await toStorageError(path, error);
+  }
+}
+
+/** What the system says when there is no room: the disk, the user's share of it, or the largest file a process may write. */
+const fullCodes = ['ENOSPC', 'EDQUOT', 'EFBIG'];
+const forbiddenCodes = ['EACCES', 'EPERM', 'EROFS'];
+
+/** A StorageError that names the path where the system refused a write; any other error as it is. */
+export async function toStorageError(path: string, error: unknown): Promise<unknown> {
+  const code = (error as { code?: unknown } | null)?.code;
+  const isFull = fullCodes.some((full) => full === code);
+  if (!isFull && !forbiddenCodes.some((forbidden) => forbidden === code)) return error;
+  const freeBytes = await statfs(dirname(path)).then(
+    ({ bavail, bsize }) => bavail * bsize,
+    () => null,
+  );
+  const mend = isFull ? `; ${freeBytes ?? 'unknown'} bytes are free there, make room and try again` : '';
+  return new StorageError(`${path}: must be writable, got ${messageOf(error)}${mend}`, {
+    cause: error,
+    details: { code: isFull ? 'disk_full' : 'not_writable', path, freeBytes },
+  });
 }
 
 /** A JSON file's value. Throws DataError naming the file if it is missing or not JSON. */

@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { type FileHandle, mkdir, open, rename, rm, stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { AbortedError, ApiError, ArtError, DataError } from '../core/errors.ts';
+import { AbortedError, ArtError, DataError, StorageError } from '../core/errors.ts';
 import { isMissing } from '../formats/atomic-files.ts';
 import type { HubSettings } from './options.ts';
 import { isTransient, openRemoteFile, pause, type RemoteFile, unreachable } from './requests.ts';
@@ -48,7 +48,7 @@ export async function partBytes(blob: string): Promise<number> {
   return await fileBytes(`${blob}.art.incomplete`);
 }
 
-/** Throws ApiError 507 with both numbers if the folder's disk has less room than that. */
+/** Throws StorageError with both numbers if the folder's disk has less room than that. */
 export async function checkFreeSpace(folder: string, neededBytes: number, what: string): Promise<void> {
   const free = await freeBytes(folder);
   if (free < neededBytes) throw diskFull(what, folder, neededBytes, free);
@@ -123,6 +123,7 @@ interface SilenceTimer {
 function createSilenceTimer(settings: HubSettings): SilenceTimer {
   const controller = new AbortController();
   const onAbort = (): void => controller.abort(settings.signal.reason);
+  if (settings.signal.aborted) onAbort();
   settings.signal.addEventListener('abort', onAbort, { once: true });
   return {
     signal: controller.signal,
@@ -185,10 +186,9 @@ function isDiskFull(error: unknown): boolean {
   return code === 'ENOSPC' || code === 'EDQUOT';
 }
 
-function diskFull(what: string, folder: string, neededBytes: number, free: number): ApiError {
-  return new ApiError(
+function diskFull(what: string, folder: string, neededBytes: number, free: number): StorageError {
+  return new StorageError(
     `${what}: ${neededBytes} bytes must fit on the disk of ${folder}, got ${free} free; make room, or set HF_HUB_CACHE to another disk`,
-    507,
     { details: { code: 'disk_full', param: 'base_model', neededBytes, freeBytes: free, path: folder } },
   );
 }

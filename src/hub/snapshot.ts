@@ -39,7 +39,7 @@ interface Fetch {
 
 /**
  * The model's files, fetched if need be. Throws ConfigError if there is no such model, it is gated, or it is not in the cache while
- * offline; ApiError if the hub or the disk fails; DataError if what was received is not what the hub announced.
+ * offline; ApiError if the hub fails, StorageError if the disk is full; DataError if what was received is not what the hub announced.
  */
 export async function fetchSnapshot(id: HubModelId, options: HubOptions = {}): Promise<Snapshot> {
   const settings = await readHubSettings(options);

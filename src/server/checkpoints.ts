@@ -8,8 +8,8 @@ import { createReadStream } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { CheckpointError, messageOf } from '../core/errors.ts';
-import { formatJson, isMissing, readJsonFile } from '../formats/atomic-files.ts';
+import { CheckpointError, messageOf, StorageError } from '../core/errors.ts';
+import { formatJson, isMissing, readJsonFile, toStorageError } from '../formats/atomic-files.ts';
 
 const manifestName = 'checkpoint.json';
 const temporaryPrefix = '.tmp-';
@@ -129,8 +129,8 @@ async function writeCheckpoint(
 ): Promise<StoredCheckpoint> {
   const target = join(parent, folderName(manifest.step));
   const temporary = join(parent, `${temporaryPrefix}${manifest.step}-${randomUUID()}`);
-  await mkdir(temporary);
   try {
+    await mkdir(temporary);
     await fill(temporary);
     const files: CheckpointManifest['files'] = {};
     for (const name of (await readdir(temporary)).sort()) {
@@ -146,7 +146,9 @@ async function writeCheckpoint(
     return { directory: target, manifest: whole };
   } catch (error) {
     await rm(temporary, { recursive: true, force: true });
-    throw new CheckpointError(`checkpoint ${target}: could not be written: ${messageOf(error)}`, { cause: error });
+    const cause = await toStorageError(target, error);
+    const details = cause instanceof StorageError ? cause.details : {};
+    throw new CheckpointError(`checkpoint ${target}: could not be written: ${messageOf(cause)}`, { cause, details });
   }
 }
 

@@ -3,10 +3,10 @@
  * The same seed gives a byte-identical history.jsonl: keys stand in a fixed order, and whatever a clock or the operating system measures
  * goes to timings.jsonl. Logging the same content twice for a split and step adds nothing; other content adds a row and replaces none.
  */
-import { open, readFile, truncate } from 'node:fs/promises';
+import { readFile, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DataError } from '../core/errors.ts';
-import { isMissing } from '../formats/atomic-files.ts';
+import { appendFileAtomic, isMissing } from '../formats/atomic-files.ts';
 import { createSerialQueue } from './serial-queue.ts';
 import type { Metrics } from './train-metrics.ts';
 
@@ -100,7 +100,7 @@ export async function openMetricFiles(directory: string): Promise<MetricFiles> {
 async function addLine(path: string, lines: Set<string>, row: MetricRow): Promise<boolean> {
   const line = JSON.stringify(row);
   if (lines.has(line)) return false;
-  await appendLine(path, line);
+  await appendFileAtomic(path, `${line}\n`);
   lines.add(line);
   return true;
 }
@@ -130,14 +130,4 @@ function parseRow(line: string, where: string): MetricRow {
     // Reported below, together with JSON that is no row.
   }
   throw new DataError(`${where}: must be a JSON object, got ${line.slice(0, 80)}; remove the line to go on`);
-}
-
-async function appendLine(path: string, line: string): Promise<void> {
-  const file = await open(path, 'a');
-  try {
-    await file.write(`${line}\n`);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
 }

@@ -14,6 +14,7 @@ import {
   isPresent,
   readJsonFile,
   readTextFile,
+  toStorageError,
   writeFileAtomic,
 } from '../formats/atomic-files.ts';
 import { type RegisterRequest, registerRequest } from '../wire/training.ts';
@@ -49,7 +50,7 @@ export async function lockRunFolder(directory: string): Promise<() => Promise<vo
     while (!(await createLock(path))) await removeStaleLock(path);
   } catch (error) {
     openHere.delete(directory);
-    throw error;
+    throw await toStorageError(path, error);
   }
   return async () => {
     if (!openHere.delete(directory)) return;

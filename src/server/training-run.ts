@@ -80,6 +80,7 @@ export class TrainingRun {
   #step: number;
   #servedLogprobs: readonly number[];
   #isEngineAhead = false;
+  #unwrittenRows: MetricRows[] = [];
 
   /** The engine must hold, and serve, the newest checkpoint; `servedLogprobs` are its probe logprobs. Use `openTrainingRun`. */
   constructor(options: TrainingRunOptions, newest: StoredCheckpoint, servedLogprobs: readonly number[]) {
@@ -213,7 +214,7 @@ export class TrainingRun {
       throw error instanceof AbortedError ? closingError() : error;
     }
     this.#isEngineAhead = false;
-    await this.#options.metricFiles.complete(rowsOf(committed)!);
+    await this.#addToHistory(committed);
     onProgress({ stage: 'checkpoint', done: 1, total: 1 });
     return resultOf(committed);
   }
@@ -267,6 +268,19 @@ export class TrainingRun {
     this.#step = step;
     this.#servedLogprobs = served;
     return committed;
+  }
+
+  /** The step is committed, whatever happens to its rows: they are in the checkpoint, and are added with those of a later step. */
+  async #addToHistory(committed: StoredCheckpoint): Promise<void> {
+    this.#unwrittenRows.push(rowsOf(committed)!);
+    try {
+      for (const rows of this.#unwrittenRows) await this.#options.metricFiles.complete(rows);
+      this.#unwrittenRows = [];
+    } catch (error) {
+      this.#options.onWarning(
+        `model ${this.model.name}: step ${this.#step} is trained, but not yet in history.jsonl: ${messageOf(error)}`,
+      );
+    }
   }
 
   async #undo(reason: unknown): Promise<void> {

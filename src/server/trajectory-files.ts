@@ -4,7 +4,7 @@
  */
 import { mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { readTextFile, writeFileAtomic } from '../formats/atomic-files.ts';
+import { readTextFile, toStorageError, writeFileAtomic } from '../formats/atomic-files.ts';
 import type { WireGroup, WireTrajectory } from '../wire/training.ts';
 import { isMeasured } from './metric-files.ts';
 import type { CompletionStore } from './served-model.ts';
@@ -18,7 +18,9 @@ export interface TrajectoryFileKey {
 /** Writes the file, replacing one that an unfinished attempt at this step left. */
 export async function writeTrajectories(key: TrajectoryFileKey, text: string): Promise<void> {
   const path = pathOf(key);
-  await mkdir(dirname(path), { recursive: true });
+  await mkdir(dirname(path), { recursive: true }).catch(async (error) => {
+    throw await toStorageError(path, error);
+  });
   await writeFileAtomic(path, [text]);
 }
 

@@ -12,6 +12,7 @@ import {
   EngineError,
   messageOf,
   ShapeError,
+  StorageError,
 } from '../core/errors.ts';
 
 /** OpenAI's error body; clients read `error.message` and `error.code`. */
@@ -44,6 +45,7 @@ const table: readonly Row[] = [
   { matches: (error) => error instanceof ConfigError || error instanceof DataError, status: () => 400 },
   { matches: (error) => error instanceof z.core.$ZodError, status: () => 400 },
   { matches: isRetryable, status: () => 503 },
+  { matches: (error) => error instanceof StorageError, status: () => 507 },
   { matches: (error) => error instanceof EngineError || error instanceof CheckpointError, status: () => 500 },
   { matches: (error) => error instanceof AbortedError, status: (error) => (isDeadline(error) ? 408 : 499) },
   { matches: isAbort, status: () => 499 },

@@ -256,7 +256,7 @@ describe('a download', () => {
   test('that cannot fit is refused before it begins, with both numbers', async () => {
     hub.faults = { claimedSizes: { 'model.safetensors': 2 ** 50 } };
     const error = await failure(fetchSnapshot(id, options));
-    expect(error).toMatchObject({ status: 507, details: { code: 'disk_full', neededBytes: 2 ** 50 } });
+    expect(error).toMatchObject({ code: 'storage_error', details: { code: 'disk_full', neededBytes: 2 ** 50 } });
     expect(error.message).toMatch(/1125899906842624 bytes must fit on the disk of \S+, got \d+ free/);
     expect(ranges()).toEqual([]);
   });

@@ -11,6 +11,7 @@ import {
   EngineError,
   messageOf,
   ShapeError,
+  StorageError,
 } from '../../core/errors.ts';
 import type {
   EngineInfo,
@@ -62,7 +63,15 @@ export interface PlainError {
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-const errorClasses = [AbortedError, CheckpointError, ConfigError, DataError, EngineError, ShapeError] as const;
+const errorClasses = [
+  AbortedError,
+  CheckpointError,
+  ConfigError,
+  DataError,
+  EngineError,
+  ShapeError,
+  StorageError,
+] as const;
 
 /** What is not one of our errors becomes an EngineError; causes and stacks stay in the engine's process. */
 export function toPlainError(error: unknown): PlainError {
