@@ -1,10 +1,12 @@
 /**
- * Chat templates: messages to the text that the model was trained on. Layer 1. The language is `@huggingface/jinja`.
- * Source: transformers utils/chat_template_utils.py (variables, choice among named templates).
- * Left out: templates that read the clock (`strftime_now`) are not made deterministic; pass `extra.date_string`.
+ * Chat templates: messages to the text that the model was trained on. Layer 1. `jinja.ts` renders them as Python does.
+ * Source: transformers utils/chat_template_utils.py and tokenization_utils_base.py (variables, names of reasoning, choice among
+ * named templates); vLLM entrypoints/chat_utils.py (arguments of tool calls, content of an assistant that has none).
+ * Left out: continuing the final message, documents that are not plain data, images.
  */
-import { Template } from '@huggingface/jinja';
-import { ConfigError, DataError, messageOf } from '../core/errors.ts';
+import { ConfigError, DataError } from '../core/errors.ts';
+import { compileJinja } from './jinja.ts';
+import { parseJsonObject } from './jinja-json.ts';
 import { namedToken, type TokenizerConfig } from './tokenizer.ts';
 
 interface MessageRole {
@@ -17,8 +19,12 @@ export type TemplateMessage = MessageRole | (MessageRole & Readonly<Record<strin
 export interface TemplateOptions {
   /** OpenAI tool definitions. */
   readonly tools?: readonly object[] | undefined;
+  /** Texts to answer from, as `{ title, text }`. */
+  readonly documents?: readonly object[] | undefined;
   /** Further variables of the template, e.g. `{ enable_thinking: false }`. */
   readonly extra?: Readonly<Record<string, unknown>> | undefined;
+  /** What a template that writes the date (`strftime_now`) reads; by default the clock. */
+  readonly now?: Date | undefined;
 }
 
 export interface RenderOptions extends TemplateOptions {
@@ -29,7 +35,8 @@ export interface RenderOptions extends TemplateOptions {
 
 export interface ChatTemplate {
   /**
-   * The text of a conversation. Arguments of tool calls that are JSON text are handed over as objects, as vLLM does.
+   * The text of a conversation. Arguments of tool calls that are JSON text are handed over as objects, as vLLM does; numbers in them
+   * are written as they were.
    * Throws DataError with the template's own message.
    */
   readonly render: (options: RenderOptions) => string;
@@ -50,32 +57,31 @@ export interface ChatTemplate {
 }
 
 /**
- * The chat template of a `tokenizer_config.json`. `endOfTurn` is the token that closes an assistant message, by default
- * the `eos_token`. Throws ConfigError if there is none, DataError if it does not compile.
+ * The chat template of a `tokenizer_config.json`. `endOfTurn` is the token that closes an assistant message, or the ones that may; by
+ * default the `eos_token`. `source` names the file in errors. Throws ConfigError if there is no template, DataError if it does not
+ * compile.
  */
 export function createChatTemplate(
   config: TokenizerConfig,
-  endOfTurn: string | null = namedToken(config, 'eos_token'),
+  endOfTurn: string | readonly string[] | null = namedToken(config, 'eos_token'),
+  source = 'tokenizer_config.json',
 ): ChatTemplate {
-  const sources = templateSources(config);
-  const compiled = new Map([...sources].map(([name, source]) => [name, compile(source)]));
-  const named = Object.keys(config).filter((key) => /^(bos|eos|pad|unk)_token$/.test(key));
-  const tokens = Object.fromEntries(named.map((key) => [key, namedToken(config, key) ?? '']));
+  const compiled = new Map([...templateSources(config, source)].map(([name, text]) => [name, compileJinja(text)]));
+  const tokens = templateTokens(config);
+  const endings = (typeof endOfTurn === 'string' ? [endOfTurn] : (endOfTurn ?? [])).filter((token) => token !== '');
   const render = (options: RenderOptions): string => {
     const tools = options.tools !== undefined && options.tools.length > 0 ? options.tools : null;
     const template = (tools && compiled.get('tool_use')) ?? compiled.get('default');
-    try {
-      return template?.render({
-        ...tokens,
-        ...options.extra,
-        messages: options.messages.map(parseToolArguments),
-        tools,
-        documents: null,
-        add_generation_prompt: options.addGenerationPrompt,
-      }) as string;
-    } catch (cause) {
-      throw new DataError(`chat template: ${messageOf(cause)}`, { cause });
-    }
+    const variables = {
+      ...tokens,
+      ...options.extra,
+      messages: options.messages.map(prepareMessage),
+      tools,
+      documents: options.documents ?? null,
+      add_generation_prompt: options.addGenerationPrompt,
+    };
+    // templateSources has seen to it that there is a default.
+    return (template as NonNullable<typeof template>)(variables, options.now);
   };
   return {
     render,
@@ -84,18 +90,37 @@ export function createChatTemplate(
       if (role !== 'assistant') {
         throw new DataError(`chat template: previous messages must end with an assistant's, got ${role ?? 'none'}`);
       }
-      if (endOfTurn === null) return null;
       const previous = render({ ...options, messages: previousMessages, addGenerationPrompt: false });
-      const end = previous.lastIndexOf(endOfTurn) + endOfTurn.length;
-      if (end < endOfTurn.length || previous.slice(end).trim() !== '') return null;
+      const end = Math.max(...endings.map((token) => endOfLast(previous, token)), 0);
+      if (end === 0 || previous.slice(end).trim() !== '') return null;
       const full = render({ ...options, messages, addGenerationPrompt: true });
       return full.startsWith(previous) ? full.slice(end) : null;
     },
   };
 }
 
+/** Where the last occurrence of a token ends; 0 if there is none. */
+function endOfLast(text: string, token: string): number {
+  const at = text.lastIndexOf(token);
+  return at === -1 ? 0 : at + token.length;
+}
+
+/** Tokens that transformers gives to templates under their names; one that the model does not have stays undefined. */
+function templateTokens(config: TokenizerConfig): Readonly<Record<string, string>> {
+  const extra = config.extra_special_tokens;
+  const isExtra = typeof extra === 'object' && extra !== null && !Array.isArray(extra);
+  const all: TokenizerConfig = isExtra ? { ...extra, ...config } : config;
+  const names = [...(isExtra ? Object.keys(extra) : []), 'bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask'];
+  const pairs = names.flatMap((name) => {
+    const key = name.endsWith('_token') ? name : `${name}_token`;
+    const content = namedToken(all, key);
+    return content === null ? [] : [[key, content] as const];
+  });
+  return Object.fromEntries(pairs);
+}
+
 /** One template under 'default', or the named ones of a list. */
-function templateSources(config: TokenizerConfig): ReadonlyMap<string, string> {
+function templateSources(config: TokenizerConfig, source: string): ReadonlyMap<string, string> {
   const value = config.chat_template;
   if (typeof value === 'string') return new Map([['default', value]]);
   const sources = new Map<string, string>();
@@ -104,41 +129,38 @@ function templateSources(config: TokenizerConfig): ReadonlyMap<string, string> {
     if (typeof name === 'string' && typeof template === 'string') sources.set(name, template);
   }
   if (!sources.has('default')) {
-    throw new ConfigError('tokenizer_config.json: must have a chat_template, as text or a list with one named default');
+    throw new ConfigError(`${source}: must have a chat_template, as text or a list with one named default`);
   }
   return sources;
-}
-
-function compile(source: string): Template {
-  try {
-    return new Template(source);
-  } catch (cause) {
-    throw new DataError(`chat template: must compile, got ${messageOf(cause)}`, { cause });
-  }
 }
 
 interface ToolCall {
   readonly function?: { readonly arguments?: unknown };
 }
 
-function parseToolArguments(message: TemplateMessage): TemplateMessage {
-  const { tool_calls: calls } = message as { tool_calls?: readonly ToolCall[] | null };
-  if (!Array.isArray(calls)) return message;
-  const parsed = (calls as readonly ToolCall[]).map((call) => {
-    const text = call.function?.arguments;
-    if (typeof text !== 'string') return call;
-    const value = parseObject(text);
-    return value === null ? call : { ...call, function: { ...call.function, arguments: value } };
-  });
-  return { ...message, tool_calls: parsed } as TemplateMessage;
+const reasoningFields = ['reasoning_content', 'thinking', 'reasoning'];
+
+/**
+ * A message as templates know it. Fields that are null are left out, reasoning is found under the name that templates read, an
+ * assistant without content has an empty one, and arguments of tool calls that are the text of a JSON object become one.
+ */
+function prepareMessage(message: TemplateMessage): Readonly<Record<string, unknown>> {
+  const given = Object.entries(message).filter(([, value]) => value !== null && value !== undefined);
+  const fields: Record<string, unknown> = Object.fromEntries(given);
+  const reasoning = reasoningFields.map((name) => fields[name]).find((value) => value !== undefined);
+  const calls = fields.tool_calls;
+  return {
+    ...(reasoning === undefined ? {} : { thinking: reasoning }),
+    ...fields,
+    ...(message.role === 'assistant' && fields.content === undefined ? { content: '' } : {}),
+    ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
+    ...(Array.isArray(calls) ? { tool_calls: (calls as ToolCall[]).map(parseArguments) } : {}),
+  };
 }
 
-/** Null unless the text is a JSON object: a malformed call of the policy is rendered as it was written. */
-function parseObject(text: string): object | null {
-  try {
-    const value = JSON.parse(text) as unknown;
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : null;
-  } catch {
-    return null;
-  }
+/** A malformed call of the policy is rendered as it was written. */
+function parseArguments(call: ToolCall): ToolCall {
+  const text = call.function?.arguments;
+  const value = typeof text === 'string' ? parseJsonObject(text) : null;
+  return value === null ? call : { ...call, function: { ...call.function, arguments: value } };
 }
