@@ -58,6 +58,11 @@ function node(op: Op, inputs: readonly Tensor[], attributes: Attributes = {}): T
   return { id: ++lastId, op, inputs, attributes, shape, dtype };
 }
 
+/** The same node reading other tensors of the same shapes. */
+export function withInputs(tensor: Tensor, inputs: readonly Tensor[]): Tensor {
+  return { ...tensor, id: ++lastId, inputs };
+}
+
 function normalizeAxis(op: string, axis: number, rank: number): number {
   const result = axis < 0 ? axis + rank : axis;
   if (Number.isInteger(axis) && result >= 0 && result < rank) return result;

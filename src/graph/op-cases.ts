@@ -97,6 +97,8 @@ const rowCases = (f: (x: g.Tensor) => g.Tensor): readonly OpCase[] => [
   { name: 'symbolic', inputs: { x: { sizes: [2, 3, 5], shape: ['B', 'T', 'S'] } }, build: ({ x }) => f(x!) },
 ];
 
+const turns = [[false, false] as const, [false, true] as const, [true, false] as const, [true, true] as const];
+
 function matmulCases(): readonly OpCase[] {
   const cases: OpCase[] = [];
   const batches: readonly (readonly [string, readonly number[], readonly number[]])[] = [
@@ -107,12 +109,7 @@ function matmulCases(): readonly OpCase[] {
     ['grouped heads', [2, 2, 3], [2, 2, 1]],
   ];
   for (const [name, batchA, batchB] of batches) {
-    for (const [transA, transB] of [
-      [false, false],
-      [false, true],
-      [true, false],
-      [true, true],
-    ] as const) {
+    for (const [transA, transB] of turns) {
       const a = transA ? [...batchA, 4, 3] : [...batchA, 3, 4];
       const b = transB ? [...batchB, 5, 4] : [...batchB, 4, 5];
       cases.push({
@@ -136,23 +133,6 @@ function matmulCases(): readonly OpCase[] {
     },
   );
   return cases;
-}
-
-function matmulAddCases(): readonly OpCase[] {
-  return [
-    [false, false],
-    [false, true],
-    [true, false],
-    [true, true],
-  ].map(([transA = false, transB = false]) => ({
-    name: `matrices${transA ? ', Aᵀ' : ''}${transB ? ', Bᵀ' : ''}`,
-    inputs: {
-      a: { sizes: transA ? [4, 3] : [3, 4] },
-      b: { sizes: transB ? [5, 4] : [4, 5] },
-      base: { sizes: [3, 5] },
-    },
-    build: ({ a, b, base }) => g.matmulAdd(a!, b!, base!, { transA, transB, alpha: 0.5 }),
-  }));
 }
 
 const reshapeCases: readonly OpCase[] = [
@@ -298,7 +278,11 @@ export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
     },
   ],
   matmul: matmulCases(),
-  matmulAdd: matmulAddCases(),
+  matmulAdd: turns.map(([transA, transB]) => ({
+    name: `Aᵀ ${transA}, Bᵀ ${transB}`,
+    inputs: { a: { sizes: transA ? [4, 3] : [3, 4] }, b: { sizes: transB ? [5, 4] : [4, 5] }, c: { sizes: [3, 5] } },
+    build: ({ a, b, c }) => g.matmulAdd(a!, b!, c!, { transA, transB, alpha: 0.5 }),
+  })),
   reshape: reshapeCases,
   reshapeLike: [
     {

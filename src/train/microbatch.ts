@@ -46,9 +46,9 @@ export interface MicrobatchOptions {
   readonly vocabSize: number;
 }
 
-/** Cuts sequences into microbatches. Throws DataError on arrays of unequal length, ids outside the vocabulary, and values that are not finite. */
+/** Cuts sequences into microbatches. Throws DataError as `checkSequences` does. */
 export function createMicrobatches(sequences: readonly TrainingSequence[], options: MicrobatchOptions): Microbatch[] {
-  for (const [index, sequence] of sequences.entries()) checkSequence(sequence, index, options);
+  checkSequences(sequences, options);
   const lengths = sequences.map((sequence) => sequence.tokenIds.length);
   const microbatches: Microbatch[] = [];
   for (const { rowLength, rows } of packSequences(lengths, options.headSize)) {
@@ -60,11 +60,18 @@ export function createMicrobatches(sequences: readonly TrainingSequence[], optio
   return microbatches;
 }
 
+type Limits = Pick<MicrobatchOptions, 'maxPositions' | 'vocabSize'>;
+
+/** Throws DataError on arrays of unequal length, ids outside the vocabulary, and values that are not finite. */
+export function checkSequences(sequences: readonly TrainingSequence[], limits: Limits): void {
+  for (const [index, sequence] of sequences.entries()) checkSequence(sequence, index, limits);
+}
+
 function isTemperature(value: number): boolean {
   return value > 0 && Number.isFinite(value);
 }
 
-function checkSequence(sequence: TrainingSequence, index: number, options: MicrobatchOptions): void {
+function checkSequence(sequence: TrainingSequence, index: number, options: Limits): void {
   const { tokenIds, actionMask, samplingLogprobs, advantages, temperatures } = sequence;
   const length = tokenIds.length;
   if (length > options.maxPositions) {
@@ -151,7 +158,8 @@ function layOut(
   };
 }
 
-function lossFeeds(
+/** What the loss reads of these places; padded to two rows, of which those without a place have `actions` 0. */
+export function lossFeeds(
   sequences: readonly TrainingSequence[],
   places: readonly TokenPlace[],
   logitRows: readonly number[],

@@ -1,52 +1,29 @@
 /**
  * Forward, backward and update of one model: gradients of many microbatches add up, then one AdamW update. Layer 3.
- * The whole forward and backward pass is one graph per loss; weights are graph inputs, so nothing is copied or compiled again when
- * they change.
+ * `plan.ts` decides how a microbatch is computed; every way gives the same logprobs, bit for bit.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
-import type { DecoderConfig } from '../formats/hf-config.ts';
-import { gradients } from '../graph/backward.ts';
-import {
-  exp,
-  type Graph,
-  input,
-  makeGraph,
-  mul,
-  neg,
-  reduceSum,
-  sub,
-  type Tensor,
-  takeAlongLast,
-} from '../graph/builder.ts';
-import { type Executable, type HostTensor, hostTensor, type Runtime } from '../graph/runtime.ts';
-import { declareDecoder, declareInputs, decoderHidden, decoderLogprobs, withoutCache } from '../nn/decoder.ts';
-import type { LoraSpec } from '../nn/lora.ts';
-import type { Parameter } from '../nn/parameters.ts';
-import { createRopeFeeds } from '../nn/rope-table.ts';
-import { cispoLoss, crossEntropyLoss, entropySum, type LossInputs, ppoLoss, type TokenInputs } from './loss.ts';
-import { createMicrobatches, type Microbatch, type MicrobatchOptions, type TrainingSequence } from './microbatch.ts';
+import { Layered } from './layered.ts';
+import { checkLoss, type LossSpec } from './loss-graph.ts';
+import type { TokenPlace, TrainingSequence } from './microbatch.ts';
 import { type AdamWSettings, type AdamWState, adamWUpdate, createAdamWState } from './optimizer.ts';
+import type { ModelParts, PassResult } from './passes.ts';
+import { type ActivationRecomputation, type PlanOptions, planUnits, type Unit } from './plan.ts';
+import { WholeGraph } from './whole-graph.ts';
 
-export type LossSpec =
-  | {
-      readonly name: 'cispo' | 'ppo';
-      readonly clipLow: number;
-      readonly clipHigh: number;
-      readonly entropyBonus?: number;
-    }
-  | { readonly name: 'crossEntropy' };
+export type { LossSpec } from './loss-graph.ts';
+export type { ActivationRecomputation } from './plan.ts';
+export { trainingGraph } from './whole-graph.ts';
 
-/** `parameters` holds the base model; `trained` the adapter, or the very same map in full-parameter training. */
-export interface TrainerOptions {
-  readonly config: DecoderConfig;
-  readonly lora: LoraSpec | null;
-  readonly parameters: ReadonlyMap<string, Parameter>;
-  readonly trained: ReadonlyMap<string, Parameter>;
-  /** Those of `parameters` that become constants of the compiled graphs; never among `trained`. */
-  readonly baked: ReadonlyMap<string, Parameter>;
-  readonly runtime: Runtime;
+export interface TrainerOptions extends ModelParts {
   /** Tokens of one microbatch, padding included. */
   readonly microbatchTokens: number;
+  /** Whole graphs that the runtime runs side by side; 1 when left out. */
+  readonly lanes?: number;
+  /** `auto` when left out. */
+  readonly activationRecomputation?: ActivationRecomputation;
+  /** What activations may take, bytes; 1.5 GB when left out. */
+  readonly activationBytes?: number;
 }
 
 export interface ForwardBackwardStats {
@@ -57,35 +34,31 @@ export interface ForwardBackwardStats {
   readonly entropy: number;
   readonly actionTokens: number;
   readonly tokens: number;
+  /** Of `tokens` those that were computed: a shared prefix is computed once. */
+  readonly computedTokens: number;
   readonly paddingTokens: number;
   readonly packedRows: number;
 }
 
-type GraphKind = LossSpec['name'] | 'logprobs';
-
-const GRADIENT_PREFIX = 'gradient/';
+const DEFAULT_ACTIVATION_BYTES = 1.5e9;
 
 /** Calls must not overlap. Graphs are compiled at their first use and kept. */
 export class Trainer {
   readonly #options: TrainerOptions;
-  readonly #fixedFeeds: Record<string, HostTensor>;
-  readonly #executables = new Map<GraphKind, Promise<Executable>>();
+  readonly #whole: WholeGraph;
+  readonly #layered: Layered;
   #gradients: Map<string, Float32Array> | null = null;
   #optimizer: AdamWState;
 
   constructor(options: TrainerOptions) {
     this.#options = options;
     this.#optimizer = createAdamWState(options.trained);
-    this.#fixedFeeds = createRopeFeeds(options.config);
-    for (const parameters of [options.parameters, options.trained]) {
-      for (const [name, { data, shape }] of parameters) {
-        if (!options.baked.has(name)) this.#fixedFeeds[name] = hostTensor(data, shape);
-      }
-    }
+    this.#whole = new WholeGraph(options);
+    this.#layered = new Layered(options);
   }
 
   /** The weights being trained; owned by the trainer and changed in place by `update`. */
-  get trained(): ReadonlyMap<string, Parameter> {
+  get trained(): ModelParts['trained'] {
     return this.#options.trained;
   }
 
@@ -107,25 +80,22 @@ export class Trainer {
   ): Promise<ForwardBackwardStats> {
     if (!Number.isFinite(scale)) throw new ConfigError(`forwardBackward: scale must be finite, got ${scale}`);
     checkLoss(loss);
-    const microbatches = createMicrobatches(sequences, this.#microbatchOptions());
+    const units = planUnits(sequences, this.#planOptions());
     const trainingLogprobs = sequences.map((sequence) => new Array<number>(sequence.tokenIds.length).fill(0));
-    const totals = { loss: 0, entropy: 0, actionTokens: 0, tokens: 0, paddingTokens: 0, packedRows: 0 };
-    if (!microbatches.some(({ places }) => places.length > 0)) {
+    const sums = { loss: 0, entropy: 0, actionTokens: 0 };
+    const counts = { tokens: 0, computedTokens: 0, paddingTokens: 0, packedRows: 0 };
+    if (!units.some((unit) => placesOf(unit).length > 0)) {
       throw new DataError('forwardBackward: at least one token must have actionMask 1, got none');
     }
-    const executable = await this.#executable(loss.name);
-    for (const microbatch of microbatches) {
-      const results = await this.#runOrDrop(executable, this.#feeds(microbatch, loss, scale));
-      this.#accumulate(results);
-      scatterLogprobs(microbatch, results.logprobs!, trainingLogprobs);
-      totals.loss += results.loss!.data[0] as number;
-      totals.entropy += results.entropy!.data[0] as number;
-      totals.actionTokens += microbatch.places.length;
-      totals.tokens += microbatch.tokens;
-      totals.paddingTokens += microbatch.paddingTokens;
-      totals.packedRows += microbatch.rows;
+    for await (const [unit, result] of this.#runUnits(units, loss, scale)) {
+      this.#accumulate(result.gradients);
+      scatterLogprobs(placesOf(unit), result.logprobs, trainingLogprobs);
+      sums.loss += result.loss;
+      sums.entropy += result.entropy;
+      sums.actionTokens += placesOf(unit).length;
+      for (const [name, count] of Object.entries(countsOf(unit))) counts[name as keyof typeof counts] += count;
     }
-    return { ...totals, entropy: totals.entropy / totals.actionTokens, trainingLogprobs };
+    return { ...sums, ...counts, entropy: sums.entropy / sums.actionTokens, trainingLogprobs };
   }
 
   /** Logprob of each token but the first (whose entry is 0) at one temperature, under the weights being trained. */
@@ -137,12 +107,11 @@ export class Trainer {
       advantages: tokenIds.map(() => 0),
       temperatures: tokenIds.map(() => temperature),
     };
-    const [microbatch] = createMicrobatches([sequence], this.#microbatchOptions());
-    const executable = await this.#executable('logprobs');
-    const { actions, samplingLogprobs, advantages, tokenWeights, ...feeds } = microbatch!.feeds;
-    const results = await executable.run({ ...this.#fixedFeeds, ...feeds });
+    const [unit] = planUnits([sequence], this.#planOptions());
+    const found =
+      unit!.kind === 'whole' ? await this.#whole.score(unit!.microbatch) : await this.#layered.score(unit!.batch);
     const logprobs = [new Array<number>(tokenIds.length).fill(0)];
-    scatterLogprobs(microbatch!, results.logprobs!, logprobs);
+    scatterLogprobs(placesOf(unit!), found, logprobs);
     return logprobs[0]!;
   }
 
@@ -157,141 +126,79 @@ export class Trainer {
     return adamWUpdate(this.#options.trained, gradients, this.#optimizer, settings);
   }
 
-  #microbatchOptions(): MicrobatchOptions {
-    const { config, microbatchTokens } = this.#options;
+  #planOptions(): PlanOptions {
+    const { config, microbatchTokens, activationRecomputation = 'auto', activationBytes } = this.#options;
     return {
-      queriesPerKey: config.heads / config.kvHeads,
-      layers: config,
-      headSize: config.headSize,
-      maxTokens: microbatchTokens,
-      maxPositions: config.maxPositions,
-      vocabSize: config.vocabSize,
+      config,
+      microbatchTokens,
+      activationRecomputation,
+      activationBytes: activationBytes ?? DEFAULT_ACTIVATION_BYTES,
     };
   }
 
-  #feeds(microbatch: Microbatch, loss: LossSpec, scale: number): Record<string, HostTensor> {
-    const { samplingLogprobs, advantages, tokenWeights, actions, ...shared } = microbatch.feeds;
-    const tokenWeight = tokenWeights!.data as Float32Array;
-    const weights = {
-      ...actions!,
-      data: (actions!.data as Float32Array).map((action, i) => action * tokenWeight[i]! * scale),
+  /** In the order of `units`, whichever is done first. A batch whose gradients are there in part must not be trained on. */
+  async *#runUnits(
+    units: readonly Unit[],
+    loss: LossSpec,
+    scale: number,
+  ): AsyncGenerator<readonly [Unit, PassResult], void> {
+    const running: Promise<PassResult>[] = [];
+    let next = 0;
+    const start = (): void => {
+      const unit = units[next++];
+      if (unit) running.push(this.#run(unit, loss, scale));
     };
-    const feeds = { ...this.#fixedFeeds, ...shared, actions: actions!, weights };
-    if (loss.name === 'crossEntropy') return feeds;
-    return {
-      ...feeds,
-      samplingLogprobs: samplingLogprobs!,
-      advantages: advantages!,
-      clipLow: hostTensor(Float32Array.of(loss.clipLow), []),
-      clipHigh: hostTensor(Float32Array.of(loss.clipHigh), []),
-      entropyBonus: hostTensor(Float32Array.of(loss.entropyBonus ?? 0), []),
-    };
-  }
-
-  /** A batch whose gradients are there in part must not be trained on. */
-  async #runOrDrop(executable: Executable, feeds: Record<string, HostTensor>): Promise<Record<string, HostTensor>> {
     try {
-      return await executable.run(feeds);
+      const lanes = units[0]!.kind === 'whole' ? (this.#options.lanes ?? 1) : 1;
+      for (let lane = 0; lane < lanes; lane++) start();
+      for (const unit of units) {
+        const result = await running.shift()!;
+        start();
+        yield [unit, result];
+      }
     } catch (error) {
       this.#gradients = null;
+      await Promise.allSettled(running);
       throw error;
     }
   }
 
-  #accumulate(results: Readonly<Record<string, HostTensor>>): void {
-    const isFirst = this.#gradients === null;
-    this.#gradients ??= new Map();
-    for (const name of this.#options.trained.keys()) {
-      const gradient = results[GRADIENT_PREFIX + name]!.data as Float32Array;
-      if (isFirst) {
-        this.#gradients.set(name, gradient);
-        continue;
-      }
+  #run(unit: Unit, loss: LossSpec, scale: number): Promise<PassResult> {
+    return unit.kind === 'whole'
+      ? this.#whole.train(unit.microbatch, loss, scale)
+      : this.#layered.train(unit.batch, loss, scale, unit.isKeeping);
+  }
+
+  #accumulate(gradients: ReadonlyMap<string, Float32Array>): void {
+    if (this.#gradients === null) {
+      this.#gradients = new Map(gradients);
+      return;
+    }
+    for (const [name, gradient] of gradients) {
       const sum = this.#gradients.get(name)!;
       for (let i = 0; i < sum.length; i++) sum[i]! += gradient[i]!;
     }
   }
+}
 
-  #executable(kind: GraphKind): Promise<Executable> {
-    let executable = this.#executables.get(kind);
-    if (!executable) {
-      const { config, lora, trained, runtime, baked } = this.#options;
-      const constants = new Map([...baked].map(([name, { data }]) => [name, data]));
-      executable = runtime.compile(trainingGraph(config, lora, kind, [...trained.keys()]), { constants });
-      this.#executables.set(kind, executable);
-    }
-    return executable;
+/** `index` counts in the sequences that were planned. */
+function placesOf(unit: Unit): readonly TokenPlace[] {
+  if (unit.kind === 'whole') return unit.microbatch.places;
+  return unit.batch.places.map(({ index, position }) => ({ index: unit.indices[index]!, position }));
+}
+
+function countsOf(
+  unit: Unit,
+): Pick<ForwardBackwardStats, 'tokens' | 'computedTokens' | 'paddingTokens' | 'packedRows'> {
+  if (unit.kind === 'whole') {
+    const { tokens, paddingTokens, rows } = unit.microbatch;
+    return { tokens, computedTokens: tokens, paddingTokens, packedRows: rows };
   }
+  const { sequences, layout } = unit.batch;
+  const tokens = sequences.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0);
+  return { tokens, computedTokens: layout.rows, paddingTokens: 0, packedRows: layout.runs.length };
 }
 
-function checkLoss(loss: LossSpec): void {
-  switch (loss.name) {
-    case 'crossEntropy':
-      return;
-    case 'cispo':
-    case 'ppo':
-      for (const [name, value] of Object.entries({ ...loss, name: 0 })) {
-        if (!Number.isFinite(value)) throw new ConfigError(`loss: ${name} must be finite, got ${value}`);
-      }
-      return;
-    default:
-      throw new ConfigError(
-        `loss: name must be cispo, ppo or crossEntropy, got '${(loss satisfies never as LossSpec).name}'`,
-      );
-  }
-}
-
-function scatterLogprobs(microbatch: Microbatch, logprobs: HostTensor, into: readonly number[][]): void {
-  for (const [i, { index, position }] of microbatch.places.entries()) {
-    into[index]![position] = logprobs.data[i] as number;
-  }
-}
-
-/** The graph of one microbatch: logprobs of the targets [M, 1] and, with a loss, its value, the entropy sum and every gradient. */
-export function trainingGraph(
-  config: DecoderConfig,
-  lora: LoraSpec | null,
-  kind: GraphKind,
-  trainedNames: readonly string[],
-): Graph {
-  const model = declareDecoder(config, lora);
-  const inputs = declareInputs(config, 'T');
-  const column = (name: string): Tensor => input(name, ['M', 1]);
-  const hidden = decoderHidden(model, inputs, withoutCache);
-  const distribution = decoderLogprobs(
-    model,
-    hidden,
-    input('logitRows', ['M'], 'int64'),
-    column('inverseTemperatures'),
-  );
-  const logprobs = takeAlongLast(distribution, input('targets', ['M', 1], 'int64'));
-  if (kind === 'logprobs') return makeGraph({ logprobs });
-  const weights = column('weights');
-  const entropies = neg(reduceSum(mul(exp(distribution), distribution), [1], true)); // [M, 1]
-  const loss = buildLoss(kind, { trainingLogprobs: logprobs, weights, entropies }, column);
-  const outputs: Record<string, Tensor> = {
-    loss,
-    logprobs,
-    entropy: reduceSum(mul(entropies, column('actions')), [0, 1]),
-  };
-  const trained = trainedNames.map((name) => model.parameters.get(name)!);
-  for (const [i, gradient] of gradients(loss, trained).entries())
-    outputs[GRADIENT_PREFIX + trainedNames[i]!] = gradient;
-  return makeGraph(outputs);
-}
-
-function buildLoss(
-  name: LossSpec['name'],
-  tokens: TokenInputs & { readonly entropies: Tensor },
-  column: (name: string) => Tensor,
-): Tensor {
-  if (name === 'crossEntropy') return crossEntropyLoss(tokens);
-  const inputs: LossInputs = {
-    ...tokens,
-    samplingLogprobs: column('samplingLogprobs'),
-    advantages: column('advantages'),
-  };
-  const clip = { clipLow: input('clipLow', []), clipHigh: input('clipHigh', []) };
-  const policyLoss = name === 'cispo' ? cispoLoss(inputs, clip) : ppoLoss(inputs, clip);
-  return sub(policyLoss, mul(input('entropyBonus', []), entropySum(tokens)));
+function scatterLogprobs(places: readonly TokenPlace[], logprobs: ArrayLike<number>, into: readonly number[][]): void {
+  for (const [i, { index, position }] of places.entries()) into[index]![position] = logprobs[i]!;
 }

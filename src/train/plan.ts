@@ -1,0 +1,107 @@
+/**
+ * Decides how each part of a batch is computed: as one graph, or layer by layer. Layer 3.
+ * The order of what it returns is the order in which gradients add up, so it depends on nothing but the arguments.
+ */
+import type { DecoderConfig } from '../formats/hf-config.ts';
+import { createLayeredBatch, keptValues, type LayeredBatch } from './layered.ts';
+import { checkSequences, createMicrobatches, type Microbatch, type TrainingSequence } from './microbatch.ts';
+import { compareTokens, sharedTokens } from './token-layout.ts';
+
+/** Whether the backward pass computes activations again: always, never, or where memory or shared prefixes ask for it. */
+export type ActivationRecomputation = 'auto' | 'always' | 'never';
+
+export interface PlanOptions {
+  readonly config: DecoderConfig;
+  /** Tokens of one microbatch computed as one graph, padding included. A single longer row still goes alone. */
+  readonly microbatchTokens: number;
+  readonly activationRecomputation: ActivationRecomputation;
+  /** What activations may take, bytes. */
+  readonly activationBytes: number;
+}
+
+/** `index` of places counts in the sequences that were planned. */
+export type Unit =
+  | { readonly kind: 'whole'; readonly microbatch: Microbatch }
+  | {
+      readonly kind: 'layered';
+      readonly batch: LayeredBatch;
+      /** Into the sequences that were planned, for each of the batch. */
+      readonly indices: readonly number[];
+      readonly isKeeping: boolean;
+    };
+
+/** Larger batches make products no faster. */
+const MAX_LAYERED_TOKENS = 4096;
+/** Below this a batch that keeps activations would make products slower than computing them again does. */
+const MIN_KEEPING_TOKENS = 512;
+/** Layer by layer is worth its copies if at most this share of the tokens has to be computed. */
+const MAX_COMPUTED_SHARE = 0.8;
+
+/** Throws DataError on sequences that do not fit the model. */
+export function planUnits(sequences: readonly TrainingSequence[], options: PlanOptions): Unit[] {
+  const { config, microbatchTokens, activationRecomputation: mode } = options;
+  const isLayered = mode === 'always' || (mode === 'auto' && prefersLayers(sequences, options));
+  if (isLayered) {
+    checkSequences(sequences, config);
+    return planLayered(sequences, options);
+  }
+  const { headSize, maxPositions, vocabSize } = config;
+  const queriesPerKey = config.heads / config.kvHeads;
+  const limits = { maxTokens: microbatchTokens, maxPositions, vocabSize };
+  return createMicrobatches(sequences, { queriesPerKey, headSize, layers: config, ...limits }).map((microbatch) => ({
+    kind: 'whole',
+    microbatch,
+  }));
+}
+
+/** float32 values for each token of a whole graph: what the backward pass reads, and the logits of every second token. */
+function wholeValues(config: DecoderConfig, rowLength: number): number {
+  const { layers, width, heads, kvHeads, headSize, ffWidth, vocabSize } = config;
+  const perLayer = 6 * width + 2 * (heads + 2 * kvHeads) * headSize + 5 * ffWidth + 3 * heads * rowLength;
+  return layers * perLayer + 2 * vocabSize;
+}
+
+function prefersLayers(sequences: readonly TrainingSequence[], options: PlanOptions): boolean {
+  const lengths = sequences.map(({ tokenIds }) => tokenIds.length);
+  const longest = Math.max(128, ...lengths);
+  const tokens = lengths.reduce((sum, length) => sum + length, 0);
+  const atOnce = Math.max(longest, Math.min(tokens, options.microbatchTokens));
+  if (4 * atOnce * wholeValues(options.config, longest) > options.activationBytes) return true;
+  return countComputed(sequences) <= MAX_COMPUTED_SHARE * tokens;
+}
+
+/** Tokens that are left when every prefix is computed once. */
+function countComputed(sequences: readonly TrainingSequence[]): number {
+  const sorted = sequences.map(({ tokenIds }) => tokenIds).sort(compareTokens);
+  return sorted.reduce(
+    (sum, tokens, i) => sum + tokens.length - (i === 0 ? 0 : sharedTokens(sorted[i - 1]!, tokens)),
+    0,
+  );
+}
+
+function planLayered(sequences: readonly TrainingSequence[], options: PlanOptions): Unit[] {
+  const { config, activationBytes, activationRecomputation } = options;
+  const keepingTokens = Math.floor(activationBytes / (4 * keptValues(config, true)));
+  const wantsKeeping = activationRecomputation === 'auto' && keepingTokens >= MIN_KEEPING_TOKENS;
+  const limit = wantsKeeping ? Math.min(MAX_LAYERED_TOKENS, keepingTokens) : MAX_LAYERED_TOKENS;
+  const order = [...sequences.keys()].sort(
+    (a, b) => compareTokens(sequences[a]!.tokenIds, sequences[b]!.tokenIds) || a - b,
+  );
+  const groups: number[][] = [];
+  let size = 0;
+  for (const [i, index] of order.entries()) {
+    const { tokenIds } = sequences[index]!;
+    const shared = i === 0 ? 0 : sharedTokens(sequences[order[i - 1]!]!.tokenIds, tokenIds);
+    const isNew = groups.length === 0 || size + tokenIds.length - shared > limit;
+    if (isNew) groups.push([]);
+    size = isNew ? tokenIds.length : size + tokenIds.length - shared;
+    groups.at(-1)!.push(index);
+  }
+  return groups.map((indices) => {
+    const batch = createLayeredBatch(
+      indices.map((index) => sequences[index]!),
+      true,
+    );
+    return { kind: 'layered', batch, indices, isKeeping: wantsKeeping && batch.layout.rows <= limit };
+  });
+}
