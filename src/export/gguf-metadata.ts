@@ -62,11 +62,20 @@ export function ropeTensors(config: DecoderConfig): Map<string, FloatTensor> {
 
 /** What of the model llama.cpp computes otherwise without saying so; empty if nothing. */
 export function architectureWarnings(config: DecoderConfig): string[] {
-  const window = config.slidingWindow;
-  if (window === null || ggufArchitectures[config.modelType] === 'gemma3') return [];
-  return [
-    `llama.cpp ignores the sliding window of ${config.modelType} models: beyond ${window} tokens its results differ from those of training`,
-  ];
+  const warnings: string[] = [];
+  const { slidingWindow: window, ropeScaling: scaling } = config;
+  if (window !== null && ggufArchitectures[config.modelType] !== 'gemma3') {
+    warnings.push(
+      `llama.cpp lets ${config.modelType} models see all tokens: beyond the window of ${window} its results differ from those of training`,
+    );
+  }
+  if (scaling?.kind === 'longrope') {
+    const most = scaling.originalMaxPositions;
+    warnings.push(
+      `llama.cpp turns positions otherwise than in training if its context is set above ${most} tokens; keep it at ${most} (-c ${most})`,
+    );
+  }
+  return warnings;
 }
 
 function contextLength(config: DecoderConfig): number {
@@ -126,10 +135,11 @@ function checkSupported(config: DecoderConfig): void {
   if (!config.hasQkNorm && architecture === 'qwen3') refuse('layers without a norm of q and k', config.hasQkNorm);
   if (scaling?.kind === 'yarn' && !scaling.isTruncated)
     refuse('yarn without rounded borders (truncate: false)', scaling);
+  if (config.hasOutputBias && architecture !== 'llama') refuse('bias of o_proj', config.hasOutputBias);
+  if (config.hasMlpBias && architecture !== 'llama') refuse('bias in the MLP', config.hasMlpBias);
   if (!isGemma) {
     if (config.logitSoftcap !== null) refuse('soft cap of logits', config.logitSoftcap);
     if (config.queryScale !== null) refuse('scale of queries other than 1/√C', config.queryScale);
-    if (config.hasMlpBias && architecture !== 'llama') refuse('bias in the MLP', config.hasMlpBias);
     return;
   }
   const sliding = Array.from({ length: config.layers }, (_, layer) => layer).filter(

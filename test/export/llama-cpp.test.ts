@@ -2,47 +2,19 @@
  * Exported files in llama.cpp say what our engine says. `npm run test:export` installs node-llama-cpp outside the repository and names its
  * folder in ART_NODE_LLAMA_CPP; without it these tests are skipped. ART_SMOLLM2 names a SmolLM2-135M-Instruct, a folder or .gguf file.
  */
-import { spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type ExportOptions, exportPolicy } from '../../src/export/index.ts';
 import { openModel } from '../../src/formats/model-source.ts';
 import { writeStarterModel } from '../../src/formats/starter-model.ts';
 import { expectClose } from '../tolerance.ts';
+import { type Job, llamaFolder, runLlama } from './llama.ts';
 import { createTrainedRun, type TrainedRun, type TrainedRunOptions } from './trained-run.ts';
 
-const llamaFolder = process.env.ART_NODE_LLAMA_CPP;
 const smolLm2 = process.env.ART_SMOLLM2;
 const maxTokens = 96;
-
-interface Job {
-  readonly model: string;
-  readonly lora: string | null;
-  readonly promptIds: readonly number[];
-  readonly continuationIds: readonly number[];
-  readonly texts: readonly string[];
-}
-
-interface JobResult {
-  readonly greedyIds: readonly number[];
-  readonly argmaxIds: readonly number[];
-  readonly logprobs: readonly number[];
-  readonly textIds: readonly (readonly number[])[];
-}
-
-async function runLlama(jobs: readonly Job[]): Promise<readonly JobResult[]> {
-  const runner = fileURLToPath(new URL('llama-runner.mjs', import.meta.url));
-  const child = spawn(process.execPath, [runner, llamaFolder!], { stdio: ['pipe', 'pipe', 'pipe'] });
-  const exit = new Promise<number | null>((resolve) => child.on('exit', resolve));
-  child.stdin.end(JSON.stringify({ jobs }));
-  const [out, errors] = await Promise.all([text(child.stdout), text(child.stderr)]);
-  expect(await exit, errors).toBe(0);
-  return (JSON.parse(out) as { results: readonly JobResult[] }).results;
-}
 
 const texts = [
   'hello world, the quick brown fox.',
