@@ -3,7 +3,7 @@ import { ConfigError, DataError } from '../core/errors.ts';
 import { type ChatTemplate, createChatTemplate } from '../formats/chat-template.ts';
 import type { DecoderConfig } from '../formats/hf-config.ts';
 import { openModel } from '../formats/model-source.ts';
-import type { Tokenizer } from '../formats/tokenizer.ts';
+import type { Tokenizer, TokenizerConfig } from '../formats/tokenizer.ts';
 import type { ModelFiles } from './open-training-run.ts';
 
 /** `chatTemplate` takes the place of the model's own. Throws ConfigError, DataError. */
@@ -14,7 +14,8 @@ export async function loadModelFiles(path: string, chatTemplate?: string): Promi
   const isMissing = chatTemplate === undefined && (tokenizerConfig.chat_template ?? null) === null;
   const template = isMissing
     ? createMissingTemplate(path)
-    : createChatTemplate(
+    : openTemplate(
+        path,
         chatTemplate === undefined ? tokenizerConfig : { ...tokenizerConfig, chat_template: chatTemplate },
       );
   return { tokenizer, template, config };
@@ -36,6 +37,16 @@ export function checkVocabulary(tokenizer: Tokenizer, config: DecoderConfig, pat
       `${wrong.length} tokens beyond them, such as ${wrong[0]}; the highest id is ${tokenizer.vocabSize - 1}`,
     { details: { code: 'vocabulary_mismatch', param: 'base_model' } },
   );
+}
+
+/** `createChatTemplate`, whose errors do not know where the template is from. */
+function openTemplate(path: string, config: TokenizerConfig): ChatTemplate {
+  try {
+    return createChatTemplate(config);
+  } catch (cause) {
+    if (!(cause instanceof DataError)) throw cause;
+    throw new DataError(`${path}: ${cause.message}`, { cause, details: { param: 'base_model' } });
+  }
 }
 
 function isToken(tokenizer: Tokenizer, id: number): boolean {

@@ -15,7 +15,7 @@ import { ModelRunner, type PolicyFeeds } from '../../infer/model-runner.ts';
 import { Scheduler } from '../../infer/scheduler.ts';
 import { checkSampling, checkTemperature, Sequence } from '../../infer/sequence.ts';
 import { loraShapes, loraSpec } from '../../nn/lora.ts';
-import { countValues, type Parameter, parameterShapes } from '../../nn/parameters.ts';
+import { checkParameters, countValues, type Parameter, parameterShapes } from '../../nn/parameters.ts';
 import type { EngineInfo, LogprobsRequest, SampleEvent, SampleRequest } from '../engine.ts';
 import { bakedWeights } from './baked-weights.ts';
 import type { EmbeddedEngineOptions } from './options.ts';
@@ -110,6 +110,7 @@ class EngineProcess {
     const cache = new KvCache(config, options.cacheTokens ?? DEFAULT_CACHE_TOKENS);
     const runtime = await createOrtRuntime({ threads: options.sampleThreads ?? 1 });
     const parameters = await model.readTensors();
+    checkParameters(parameters, parameterShapes(config), options.modelDirectory);
     const baked = bakedWeights(parameters, lora !== null);
     const vocabSize = Math.min(config.vocabSize, tokenizer.vocabSize);
     const runner = await ModelRunner.create(config, cache, runtime, { lora, baked, vocabSize });
