@@ -6,6 +6,7 @@
 import { ConfigError } from '../core/errors.ts';
 import type { Dtype, Graph, Tensor } from './builder.ts';
 import { ops } from './ops.ts';
+import { quantizeRows } from './quantize.ts';
 import { formatShape, type Shape } from './sizes.ts';
 
 type AttributeValue = number | string | readonly number[] | { readonly float: number };
@@ -26,7 +27,7 @@ export interface Emitter {
 
 const irVersion = 10;
 const opsetVersion = 21;
-const elementTypes: Readonly<Record<Dtype, number>> = { float32: 1, int64: 7, bool: 9 };
+const elementTypes: Readonly<Record<Dtype | 'int8', number>> = { float32: 1, int8: 3, int64: 7, bool: 9 };
 const encoder = new TextEncoder();
 
 /** A protobuf message under construction: chunks are joined once, because weights may be large. */
@@ -114,7 +115,15 @@ type ConstantArray = Float32Array | Float64Array | BigInt64Array | Uint8Array;
 /** Values of inputs that are to be constants of the model. */
 export type GraphConstants = ReadonlyMap<string, ConstantArray>;
 
-function tensorMessage(name: string, dtype: Dtype, sizes: readonly number[], data: ConstantArray): Message {
+/** How products with constant weights `x · Wᵀ` are computed: exactly as the graph says, or with both factors rounded to 8 bits. */
+export type Precision = 'float32' | 'int8';
+
+function tensorMessage(
+  name: string,
+  dtype: Dtype | 'int8',
+  sizes: readonly number[],
+  data: ConstantArray | Int8Array,
+): Message {
   const values = data instanceof Float64Array ? Float32Array.from(data) : data;
   const message = new Message();
   for (const size of sizes) message.int(1, size);
@@ -207,16 +216,35 @@ export interface OnnxModel {
   readonly nodeCount: number;
 }
 
+/** True for `x · Wᵀ` whose W is one of the constants. */
+function isConstantProduct({ op, inputs, attributes }: Tensor, constants: GraphConstants): boolean {
+  if (op !== 'matmul' || !attributes.transB || attributes.transA || attributes.alpha !== 1) return false;
+  return inputs[0]!.shape.length === 2 && constants.has(inputs[1]!.name ?? '');
+}
+
 /** Inputs named in `constants` become initializers; ONNX Runtime packs those that multiply, once per session. */
-export function writeOnnxModel(graph: Graph, constants: GraphConstants = new Map()): OnnxModel {
+export function writeOnnxModel(
+  graph: Graph,
+  constants: GraphConstants = new Map(),
+  precision: Precision = 'float32',
+): OnnxModel {
   const { nodes, initializers, emitter } = createWriter();
   const values = new Map<number, string>();
   const graphMessage = new Message();
   const inputInfos: Message[] = [];
+  const rounded = graph.nodes.filter((tensor) => precision === 'int8' && isConstantProduct(tensor, constants));
+  const isRounded = new Set(rounded);
+  const readAsIs = new Set(graph.nodes.filter((tensor) => !isRounded.has(tensor)).flatMap(({ inputs }) => inputs));
+  for (const { name, shape } of new Set(rounded.map(({ inputs }) => inputs[1]!))) {
+    const { data, scales } = quantizeRows(constants.get(name!) as Float32Array, shape as readonly [number, number]);
+    initializers.push(tensorMessage(`${name}%int8`, 'int8', [...(shape as number[])].reverse(), data));
+    initializers.push(tensorMessage(`${name}%scales`, 'float32', [scales.length], scales));
+  }
   for (const tensor of graph.inputs) {
     const name = tensor.name!;
     const data = constants.get(name);
     values.set(tensor.id, name);
+    if (data !== undefined && rounded.length > 0 && !readAsIs.has(tensor)) continue;
     if (data === undefined) inputInfos.push(valueInfo(name, tensor.dtype, tensor.shape));
     else initializers.push(tensorMessage(name, tensor.dtype, fixedSizes(tensor), data));
   }
@@ -228,6 +256,11 @@ export function writeOnnxModel(graph: Graph, constants: GraphConstants = new Map
       continue;
     }
     const inputs = tensor.inputs.map((item) => values.get(item.id)!);
+    if (isRounded.has(tensor)) {
+      const factors = [inputs[0]!, `${inputs[1]}%int8`, `${inputs[1]}%scales`];
+      values.set(tensor.id, emitter.emit('DynamicQuantizeMatMul', factors, {}, 'com.microsoft'));
+      continue;
+    }
     values.set(tensor.id, ops[tensor.op].lower(emitter, inputs, tensor));
   }
   const outputs = Object.entries(graph.outputs);

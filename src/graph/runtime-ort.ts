@@ -76,10 +76,10 @@ export async function createOrtRuntime(options: OrtRuntimeOptions): Promise<Runt
     data: data as Float32Array | BigInt64Array | Uint8Array,
   });
   return {
-    compile: async (graph, { constants = new Map() } = {}) => {
+    compile: async (graph, { constants = new Map(), precision = 'float32' } = {}) => {
       checkConstants(graph, constants);
       const session = await ort.InferenceSession.create(
-        writeOnnxModel(graph, constants).bytes,
+        writeOnnxModel(graph, constants, precision).bytes,
         sessionOptions(options),
       );
       const names = Object.keys(graph.outputs);

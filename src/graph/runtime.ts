@@ -4,7 +4,7 @@
 
 import { ConfigError, ShapeError } from '../core/errors.ts';
 import type { Dtype, Graph, Tensor } from './builder.ts';
-import type { GraphConstants } from './onnx.ts';
+import type { GraphConstants, Precision } from './onnx.ts';
 import { bindShape, formatShape, matchShape } from './sizes.ts';
 
 /** A tensor with its values. The reference executor returns float32 tensors as Float64Array. */
@@ -29,6 +29,8 @@ export interface Executable {
 export interface CompileOptions {
   /** Values of inputs that are then no longer fed. Copied. */
   readonly constants?: GraphConstants;
+  /** 'float32' when left out. With 'int8' a row depends on the other rows of its run; the reference executor always is exact. */
+  readonly precision?: Precision;
 }
 
 export interface Runtime {

@@ -6,7 +6,7 @@
 import type { DecoderConfig } from '../formats/hf-config.ts';
 import { minKeys, minProductRows } from '../graph/bit-exact.ts';
 import { type HostTensor, hostTensor } from '../graph/runtime.ts';
-import type { BlockTable, KvCache } from './kv-cache.ts';
+import { BLOCK_TOKENS, type BlockTable, type KvCache } from './kv-cache.ts';
 
 /** S is a multiple of this: finer, and growing costs more than the padding. */
 const KEY_STEP = 32;
@@ -63,9 +63,14 @@ export class DecodeSlabs {
       if (lengths.get(table) !== length) this.#drop(slot);
     }
     const needed = roundKeys(Math.max(...lengths.values()) + 1, this.#headSize);
+    // As much as these sequences may come to need: a slab that grows by pieces is copied, and its memory new, each time.
+    const longest = Math.max(...sequences.map(({ table }) => table.blocks.length)) * BLOCK_TOKENS;
+    const slots = Math.max(minProductRows, sequences.length);
+    if (this.#slots.length === 0) this.#keyCount = needed;
+    const keyCount = Math.max(needed, this.#keyCount, roundKeys(longest, this.#headSize));
+    this.#reserve(slots * this.#kvHeads * keyCount * this.#headSize);
     if (needed > this.#keyCount || needed * 2 <= this.#keyCount) this.#spread(needed);
     const held = new Set(this.#slots.map(({ table }) => table));
-    this.#reserve(Math.max(minProductRows, sequences.length));
     for (const { table, length } of sequences) if (!held.has(table)) this.#fill(table, length);
     return this.#slots.map(({ table }) => table);
   }
@@ -121,9 +126,8 @@ export class DecodeSlabs {
     this.#slots.push({ table, length });
   }
 
-  /** Room for `count` slots. */
-  #reserve(count: number): void {
-    const values = count * this.#slotValues;
+  /** Room for `values` in each slab. */
+  #reserve(values: number): void {
     if (this.#slabs[0]!.length >= values) return;
     const used = this.#slots.length * this.#slotValues;
     this.#slabs = this.#slabs.map((slab) => {
@@ -133,18 +137,23 @@ export class DecodeSlabs {
     });
   }
 
-  /** Changes S: the rows of every head move apart or together. */
+  /** Changes S: the rows of every head move apart or together. There must be room for them. */
   #spread(keyCount: number): void {
     const [before, after] = [this.#keyCount * this.#headSize, keyCount * this.#headSize];
-    const kept = Math.min(before, after);
     const heads = this.#slots.length * this.#kvHeads;
-    this.#slabs = this.#slabs.map((slab) => {
-      const moved = new Float32Array(heads * after);
-      for (let head = 0; head < heads; head++) {
-        moved.set(slab.subarray(head * before, head * before + kept), head * after);
+    for (const slab of this.#slabs) {
+      if (after < before) {
+        for (let head = 0; head < heads; head++) {
+          slab.copyWithin(head * after, head * before, head * before + after);
+        }
+        continue;
       }
-      return moved;
-    });
+      // The last first: what is overwritten has moved already.
+      for (let head = heads - 1; head >= 0; head--) {
+        slab.copyWithin(head * after, head * before, (head + 1) * before);
+        slab.fill(0, head * after + before, (head + 1) * after);
+      }
+    }
     this.#keyCount = keyCount;
   }
 }

@@ -3,6 +3,7 @@
  * Both have the bits of the trainer's pass, so that it does not matter which of them computed what.
  */
 import type { DecoderConfig } from '../formats/hf-config.ts';
+import type { Precision } from '../graph/onnx.ts';
 import type { HostTensor, Runtime } from '../graph/runtime.ts';
 import type { LoraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
@@ -21,6 +22,8 @@ export interface RunnerOptions {
   readonly baked: ReadonlyMap<string, Parameter>;
   /** Ids from here on have no token and are never drawn. */
   readonly vocabSize: number;
+  /** Of products with baked weights; default 'float32', which alone is exact. */
+  readonly precision?: Precision;
 }
 
 /** Compiled graphs over one cache. Not reentrant: a pass must end before the next begins. */
@@ -41,11 +44,11 @@ export class ModelRunner {
     config: DecoderConfig,
     cache: KvCache,
     runtime: Runtime,
-    { lora, baked, vocabSize }: RunnerOptions,
+    { lora, baked, vocabSize, precision = 'float32' }: RunnerOptions,
   ): Promise<ModelRunner> {
     const constants = new Map([...baked].map(([name, { data }]) => [name, data]));
     const [prefill, decode] = [prefillGraph, decodeGraph].map((graph) =>
-      runtime.compile(graph(config, lora, vocabSize), { constants }),
+      runtime.compile(graph(config, lora, vocabSize), { constants, precision }),
     );
     const rope = createRopeFeeds(config);
     return new ModelRunner(
