@@ -58,11 +58,11 @@ async function readFamily(name: string): Promise<Case> {
   const source = join(root, 'test', 'fixtures', 'families', name);
   const base = join(folder, name, 'base');
   const adapter = join(folder, name, 'adapter');
-  const hasAdapter = await isPresent(join(source, 'adapter_config.json'));
+  const hasAdapter = await isPresent(join(source, 'peft', 'adapter_config.json'));
   for (const file of ['config.json', 'model.safetensors']) await cp(join(source, file), join(base, file));
   if (hasAdapter) {
     for (const file of ['adapter_config.json', 'adapter_model.safetensors'])
-      await cp(join(source, file), join(adapter, file));
+      await cp(join(source, 'peft', file), join(adapter, file));
   }
   const byteLevel = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true };
   const vocab = Object.fromEntries(symbolOfByte.slice(0, 64).map((symbol, byte) => [symbol, byte]));
