@@ -63,7 +63,8 @@ const encodings: { readonly [D in ExportDtype]: EncodedFloats } = {
 
 /**
  * Writes one policy of a run folder; no server is needed, and one may be running. Throws ConfigError on an option, an output that exists or
- * a base model that is missing or another one; CheckpointError on a damaged checkpoint; DataError if the base is damaged or the disk is full.
+ * a base model that is missing or another one; CheckpointError on a damaged checkpoint; DataError on a damaged base; StorageError if the
+ * disk is full. Nothing is left then.
  */
 export async function exportPolicy(options: ExportOptions): Promise<ExportResult> {
   checkOptions(options);

@@ -2,8 +2,8 @@
 import { randomUUID } from 'node:crypto';
 import { mkdir, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
-import { ArtError, ConfigError, DataError, messageOf } from '../core/errors.ts';
-import { isMissing, isPresent, replaceFileAtomic, writeFolderAtomic } from '../formats/atomic-files.ts';
+import { ConfigError, messageOf, StorageError } from '../core/errors.ts';
+import { isMissing, isPresent, replaceFileAtomic, toStorageError, writeFolderAtomic } from '../formats/atomic-files.ts';
 
 export interface Output {
   /** Absolute. */
@@ -41,33 +41,30 @@ export async function checkOutput({ path, kind, isForced }: Output): Promise<voi
   }
 }
 
-/** Throws DataError, before anything is written, if the disk has less room than `bytes`. */
+/** Throws StorageError, before anything is written, if the disk has less room than `bytes`. */
 export async function checkRoom({ path }: Output, bytes: number): Promise<void> {
   let folder = dirname(path);
   while (!(await isPresent(folder))) folder = dirname(folder);
   const { bavail, bsize } = await statfs(folder);
   const free = bavail * bsize;
   if (free >= bytes) return;
-  throw new DataError(`export: ${path} needs ${formatBytes(bytes)}, got ${formatBytes(free)} of free disk space`, {
-    details: { path, neededBytes: bytes, freeBytes: free },
-  });
+  throw new StorageError(
+    `export: ${path} needs ${bytes} bytes of free disk space, got ${free}; make room or choose another --out`,
+    {
+      details: { code: 'disk_full', path, neededBytes: bytes, freeBytes: free },
+    },
+  );
 }
 
-/** Calls `fill` with a temporary path beside the output, which then takes its place. Throws DataError naming the output if the system refuses. */
+/** Calls `fill` with a temporary path beside the output, which then takes its place. Throws StorageError if the system refuses; nothing is left then. */
 export async function writeOutput(output: Output, fill: (temporary: string) => Promise<void>): Promise<void> {
   const { path, kind } = output;
-  try {
-    await mkdir(dirname(path), { recursive: true });
-    if (kind === 'file') await replaceFileAtomic(path, fill);
-    else if (await isPresent(path)) await replaceFolder(path, fill);
-    else await writeFolderAtomic(path, fill);
-  } catch (error) {
-    if (error instanceof ArtError) throw error;
-    throw new DataError(`export: ${path} could not be written, nothing is left of it: ${messageOf(error)}`, {
-      cause: error,
-      details: { path },
-    });
-  }
+  await mkdir(dirname(path), { recursive: true }).catch(async (error: unknown) => {
+    throw await toStorageError(path, error);
+  });
+  if (kind === 'file') await replaceFileAtomic(path, fill);
+  else if (await isPresent(path)) await replaceFolder(path, fill);
+  else await writeFolderAtomic(path, fill);
 }
 
 /** A folder cannot be renamed over another: for a moment the old one has another name, and is put back if the new one cannot come. */
@@ -84,9 +81,4 @@ async function replaceFolder(path: string, fill: (temporary: string) => Promise<
     throw error;
   }
   await rm(old, { recursive: true, force: true });
-}
-
-export function formatBytes(bytes: number): string {
-  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
-  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 }
