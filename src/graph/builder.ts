@@ -24,6 +24,7 @@ export interface Attributes {
   readonly start?: number;
   readonly end?: number;
   readonly isInverse?: boolean;
+  readonly isEnd?: boolean;
 }
 
 /** Data of a constant: float32 constants keep float64 values, which the reference executor uses. */
@@ -213,6 +214,14 @@ export function pad(x: Tensor, axis: number, start: number, size: number): Tenso
 /** Joins along an axis of fixed size. */
 export function concat(xs: readonly Tensor[], axis: number): Tensor {
   return node('concat', xs, { axis: normalizeAxis('concat', axis, xs[0]?.shape.length ?? 0) });
+}
+
+/** Joins along the last axis, whatever its sizes; the result's is that of `like`, whose values are unused. */
+export const concatLike = (a: Tensor, b: Tensor, like: Tensor): Tensor => node('concatLike', [a, b, like]);
+
+/** As many values from the start, or end, of the last axis as `like` has there; its values are unused. */
+export function sliceLike(x: Tensor, like: Tensor, from: 'start' | 'end'): Tensor {
+  return node('sliceLike', [x, like], { isEnd: from === 'end' });
 }
 
 /** x repeated to a shape (its symbolic sizes must be sizes of x) or to the shape of a tensor, whose values are unused. */

@@ -169,6 +169,8 @@ export const vjps: { readonly [K in Op]: Vjp | null } = {
   lessOrEqual: null,
   equal: null,
   toIds: null,
+  concatLike: null,
+  sliceLike: null,
   where: (grad, _out, [condition]) => [null, ...choose(condition!, grad)],
   reduceSum: (grad, out, [x]) => [spread(grad, out, x!)],
   reduceMean: (grad, out, [x]) => [spread(div(grad, countReduced(out, x!)), out, x!)],

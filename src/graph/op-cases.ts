@@ -328,6 +328,22 @@ export const opCases: { readonly [K in Op]: readonly OpCase[] } = {
     },
     { name: 'one part', inputs: { a: { sizes: [2, 3] } }, build: ({ a }) => g.concat([a!], 0) },
   ],
+  concatLike: [
+    {
+      name: 'symbolic sizes',
+      inputs: {
+        a: { sizes: [2, 3], shape: ['B', 'S'] },
+        b: { sizes: [2, 4], shape: ['B', 'T'] },
+        like: { sizes: [7], shape: ['W'] },
+      },
+      build: ({ a, b, like }) => g.concatLike(a!, b!, like!),
+    },
+  ],
+  sliceLike: (['start', 'end'] as const).map((from) => ({
+    name: `the ${from}`,
+    inputs: { x: { sizes: [2, 7], shape: ['B', 'W'] }, like: { sizes: [5, 3], shape: [5, 'S'] } },
+    build: ({ x, like }: Inputs) => g.sliceLike(x!, like!, from),
+  })),
   broadcastTo: [
     { name: 'shape', inputs: { x: { sizes: [3, 1] } }, build: ({ x }) => g.broadcastTo(x!, [2, 3, 5]) },
     {

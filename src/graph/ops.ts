@@ -60,6 +60,8 @@ export type Op =
   | 'slice'
   | 'pad'
   | 'concat'
+  | 'concatLike'
+  | 'sliceLike'
   | 'broadcastTo'
   | 'gatherRows'
   | 'scatterAddRows'
@@ -471,6 +473,36 @@ export const ops: { readonly [K in Op]: OpDefinition } = {
     infer: inferConcat,
     lower: (emitter, values, { attributes: { axis } }) => emitter.emit('Concat', values, { axis: axis! }),
     compute: (inputs, { axis }, shape) => concatAxis(inputs, axis!, shape),
+  },
+  concatLike: {
+    infer: ([a, b, like]) => {
+      const [rest, other] = [a!, b!].map((x) => withSize(x.shape, x.shape.length - 1, 0));
+      if (a!.dtype !== b!.dtype || a!.shape.length === 0 || !sameShape(rest!, other!) || like!.shape.length === 0) {
+        throw new ShapeError(
+          `concatLike: dtypes and all sizes but the last must match, got ${formatShape(a!.shape)} and ${formatShape(b!.shape)}`,
+        );
+      }
+      return { shape: withSize(a!.shape, a!.shape.length - 1, like!.shape.at(-1)!), dtype: a!.dtype };
+    },
+    lower: (emitter, [a, b]) => emitter.emit('Concat', [a!, b!], { axis: -1 }),
+    compute: ([a, b], _attributes, shape) => concatAxis([a!, b!], shape.length - 1, shape),
+  },
+  sliceLike: {
+    infer: ([x, like]) => {
+      requireRank('sliceLike', x!, 1);
+      requireRank('sliceLike', like!, 1);
+      return { shape: withSize(x!.shape, x!.shape.length - 1, like!.shape.at(-1)!), dtype: x!.dtype };
+    },
+    lower: (emitter, [x, like], { attributes: { isEnd } }) => {
+      const size = emitter.emit('Shape', [like!], { start: -1 });
+      const last = emitter.int64s([-1]);
+      const [from, to] = isEnd
+        ? [emitter.emit('Neg', [size]), emitter.int64s([Number.MAX_SAFE_INTEGER])]
+        : [emitter.int64s([0]), size];
+      return emitter.emit('Slice', [x!, from, to, last]);
+    },
+    compute: ([x], { isEnd }, shape) =>
+      windowAxis(x!, shape.length - 1, isEnd ? x!.shape.at(-1)! - shape.at(-1)! : 0, shape),
   },
   broadcastTo: {
     infer: inferBroadcastTo,
