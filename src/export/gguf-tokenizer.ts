@@ -51,7 +51,11 @@ export function tokenizerMetadata(
   if (isSentencePiece) {
     metadata.set('tokenizer.ggml.model', string('llama'));
     metadata.set('tokenizer.ggml.pre', string('default'));
-    metadata.set('tokenizer.ggml.scores', { type: 'array', of: 'float32', values: scoreTokens(tokenizer, tokens) });
+    metadata.set('tokenizer.ggml.scores', {
+      type: 'array',
+      of: 'float32',
+      values: scoreTokens(tokenizer, tokens, tokenTypes),
+    });
     metadata.set('tokenizer.ggml.add_space_prefix', bool(hasSpacePrefix(tokenizer)));
   } else {
     const { name, warning } = choosePreTokenizer(json as Readonly<Record<string, unknown>>);
@@ -121,16 +125,20 @@ function mergeText(merge: string | readonly [string, string]): string {
 }
 
 /**
- * SentencePiece merges the pair of highest score: minus the rank of the first merge that makes a token. Tokens that no merge makes are
- * characters, which need no score, or are found whole before merging; they come last.
+ * SentencePiece merges the pair that makes the token of highest score: 0, −1, … in the order in which merges make them. Other tokens are
+ * characters, which come after; those that are not merged (bytes, special ones) have 0, as in SentencePiece's own files.
  */
-function scoreTokens({ model }: TokenizerJson, tokens: readonly string[]): number[] {
+function scoreTokens({ model }: TokenizerJson, tokens: readonly string[], tokenTypes: readonly number[]): number[] {
   const scores = new Map<string, number>();
-  for (const [rank, merge] of model.merges.entries()) {
+  for (const merge of model.merges) {
     const made = typeof merge === 'string' ? merge.replace(' ', '') : merge.join('');
-    if (!scores.has(made)) scores.set(made, -rank);
+    if (!scores.has(made)) scores.set(made, scores.size === 0 ? 0 : -scores.size);
   }
-  return tokens.map((token) => scores.get(token) ?? -1e6);
+  let next = scores.size;
+  return tokens.map((token, id) => {
+    if (tokenTypes[id] !== ggufTokenTypes.normal) return 0;
+    return scores.get(token) ?? -next++;
+  });
 }
 
 /** Whether a space is put before the text: SentencePiece's `add_dummy_prefix`. */

@@ -48,8 +48,8 @@ const known: readonly (readonly [name: string, ignoresMerges: boolean, steps: St
   ['gpt-4o', false, regex(cased(`${contractions}?`), '\\p{N}{1,3}', symbolsOrSlash, spaces)],
 ];
 
-/** Texts that pre-tokenizers split differently; each is compared alone. */
-const probes: readonly string[] = [
+/** Texts that pre-tokenizers split differently; each is compared alone, and so is the text of each of some thousand tokens. */
+const commonProbes: readonly string[] = [
   'Hello world',
   ' Hello world',
   'a b c',
@@ -126,6 +126,8 @@ const probes: readonly string[] = [
   '١٢',
 ];
 
+const mostTokenProbes = 2000;
+
 /** The name for a tokenizer of byte-level BPE, given the value of its `tokenizer.json`. */
 export function choosePreTokenizer(json: Readonly<Record<string, unknown>>): PreTokenizerChoice {
   const steps = toSteps(json.pre_tokenizer);
@@ -141,6 +143,7 @@ export function choosePreTokenizer(json: Readonly<Record<string, unknown>>): Pre
 /** The one under which most probe texts get the same ids; never silently, since other texts may not. */
 function closest(json: Readonly<Record<string, unknown>>): PreTokenizerChoice {
   const own = createTokenizer(json);
+  const probes = [...commonProbes, ...tokenTexts(own)];
   let best: { readonly name: string; readonly different: readonly string[] } | null = null;
   for (const [name, ignoresMerges, steps] of known) {
     const model = { ...(json.model as object), ignore_merges: ignoresMerges };
@@ -155,6 +158,18 @@ function closest(json: Readonly<Record<string, unknown>>): PreTokenizerChoice {
     name,
     warning: `llama.cpp has no pre-tokenizer like this model's; the closest is ${name}: ${count}${example}`,
   };
+}
+
+/** What tokens stand for, evenly from the whole vocabulary; parts of characters are left out. */
+function tokenTexts(tokenizer: Tokenizer): string[] {
+  const stride = Math.ceil(tokenizer.vocabSize / mostTokenProbes);
+  const texts: string[] = [];
+  for (let id = 0; id < tokenizer.vocabSize; id += stride) {
+    if (tokenizer.specialIds.has(id)) continue;
+    const text = tokenizer.tokenText(id);
+    if (!text.includes('\ufffd')) texts.push(text);
+  }
+  return texts;
 }
 
 function idsOf(tokenizer: Tokenizer, text: string): string {
