@@ -5,7 +5,7 @@ import ts from 'typescript';
 import { describe, expect, test } from 'vitest';
 import { root } from './source-imports.ts';
 
-const pages = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'docs/architecture.md'];
+const pages = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'docs/architecture.md', 'docs/export.md'];
 const read = (path: string): string => readFileSync(join(root, path), 'utf8');
 const countLines = (path: string): number => read(path).split('\n').length - 1;
 
@@ -58,7 +58,7 @@ test('the file tree holds what is there, and every folder of src', () => {
 });
 
 test('the code compiles against the built package', () => {
-  const blocks = codeBlocks('README.md', 'ts');
+  const blocks = pages.flatMap((page) => codeBlocks(page, 'ts'));
   expect(blocks.length).toBeGreaterThan(0);
   const config = ts.parseJsonConfigFileContent(JSON.parse(read('tsconfig.json')), ts.sys, root);
   const sources = new Map(blocks.map((code, index) => [join(root, `readme-${index}.ts`), code]));
