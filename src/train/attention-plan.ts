@@ -52,7 +52,7 @@ export function planAttention(layout: TokenLayout, config: DecoderConfig): Atten
 
 /** Longer sequences get longer pieces: for each piece the keys before it are copied. */
 function pieceLength(keys: number): number {
-  return keys <= 512 ? 128 : keys <= 2048 ? 256 : 512;
+  return keys <= 1024 ? 128 : 256;
 }
 
 function cutRun({ row, count, position, prefix }: Run): Piece[] {

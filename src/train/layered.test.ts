@@ -118,11 +118,15 @@ test('microbatches, order and repetition change no logprob; repetition changes n
   expectClose(backwards.gradients, first.gradients, tolerances.gradients);
 });
 
-test('a long sequence in several pieces equals the whole graph', async () => {
+test('long sequences, in several pieces and more than one chunk of rows, equal the whole graph', async () => {
   const config = tinyConfig({ maxPositions: 1024 });
-  const data = [sequence(config, randomIds(300, config.vocabSize, 'long'), 1000, 1)];
+  const data = [
+    sequence(config, randomIds(300, config.vocabSize, 'long'), 1000, 1),
+    sequence(config, randomIds(20, config.vocabSize, 'short'), 200, 2),
+  ];
   const whole = await passOf(createTrainer(config, { activationRecomputation: 'never' }), data);
   const layered = await passOf(createTrainer(config, { activationRecomputation: 'always' }), data);
+  expect(layered.stats.computedTokens).toBe(1200);
   expect(layered.stats.trainingLogprobs).toEqual(whole.stats.trainingLogprobs);
   expectClose(layered.gradients, whole.gradients, tolerances.gradients);
 });

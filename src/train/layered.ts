@@ -12,6 +12,7 @@ import { LayerParts } from './layer-parts.ts';
 import { feedLoss, feedTargets, type LossSpec } from './loss-graph.ts';
 import { lossFeeds, type TokenPlace, type TrainingSequence } from './microbatch.ts';
 import type { ModelParts, PassResult } from './passes.ts';
+import { cutRows, headShape, headsOf, MAX_CHUNK_ROWS, putHeads, type RowChunk, rowsOf } from './row-chunks.ts';
 import { layOutTokens, rowOf, type Span, type TokenLayout } from './token-layout.ts';
 
 /** Logits of one run of the head: 50 MB. */
@@ -46,8 +47,9 @@ export function keptValues(config: DecoderConfig, isKeeping: boolean): number {
 interface LayerState {
   readonly x: HostTensor;
   readonly attention: Attention;
-  readonly projectKept: Feeds;
-  readonly finishKept: Feeds;
+  /** For each chunk of rows. */
+  readonly projectKept: readonly Feeds[];
+  readonly finishKept: readonly Feeds[];
 }
 
 /** [1, A, N, C] each. */
@@ -61,8 +63,7 @@ interface Attention {
 interface PassContext {
   readonly batch: LayeredBatch;
   readonly jobs: readonly AttentionJob[];
-  /** What every `project` part reads, by layer kind. */
-  readonly common: Feeds;
+  readonly chunks: readonly RowChunk[];
   readonly isKeeping: boolean;
 }
 
@@ -71,12 +72,12 @@ export class Layered {
   readonly #config: DecoderConfig;
   readonly #partsOf = new Map<boolean, LayerParts>();
   readonly #model: ModelParts;
-  #rope: Readonly<Record<string, HostTensor>>;
+  readonly #rope: Readonly<Record<string, HostTensor>>;
 
   constructor(model: ModelParts) {
     this.#model = model;
     this.#config = model.config;
-    this.#rope = createRopeFeeds(model.config);
+    this.#rope = createRopeFeeds(model.config, Math.max(MAX_CHUNK_ROWS, model.config.maxPositions));
   }
 
   /** `isKeeping`: results of products stay in memory instead of being computed again. */
@@ -115,58 +116,101 @@ export class Layered {
   }
 
   #context(batch: LayeredBatch, isKeeping: boolean): PassContext {
-    const { tokenIds, positions, rows } = batch.layout;
-    const table = Object.values(this.#rope)[0]!;
-    if (table.shape[0]! < rows) this.#rope = createRopeFeeds(this.#config, 2 ** Math.ceil(Math.log2(rows)));
-    return { batch, jobs: planAttention(batch.layout, this.#config), common: { tokenIds, positions }, isKeeping };
+    return { batch, jobs: planAttention(batch.layout, this.#config), chunks: cutRows(batch.layout), isKeeping };
   }
 
   /** Fills `states` if there is a backward pass to come. Returns the residual stream after the last layer, [N, D]. */
   async #forward(context: PassContext, states: LayerState[] | null): Promise<HostTensor> {
-    const parts = this.#parts(context.isKeeping);
-    const isKeeping = states !== null;
-    let { x } = await parts.forward('embed', 0, { tokenIds: context.common.tokenIds! }, false);
-    for (let layer = 0; layer < this.#config.layers; layer++) {
-      const feeds = { x: x!, ...this.#projectFeeds(context, layer) };
-      const { queries, keys, values, ...projectKept } = await parts.forward('project', layer, feeds, isKeeping);
-      const projected = { queries: queries!, keys: keys!, values: values! };
-      const attention = { ...projected, mixed: await this.#attend(context, layer, projected) };
-      const finish = { x: x!, mixed: this.#grouped(attention.mixed) };
-      const { out, ...finishKept } = await parts.forward('finish', layer, finish, isKeeping);
-      states?.push({ x: x!, attention, projectKept, finishKept });
-      x = out;
+    const { width, heads, kvHeads, headSize, layers } = this.#config;
+    const { rows, tokenIds } = context.batch.layout;
+    const zeros = (...shape: number[]): HostTensor =>
+      hostTensor(new Float32Array(shape.reduce((product, size) => product * size, 1)), shape);
+    let x = (await this.#parts(context.isKeeping).forward('embed', 0, { tokenIds }, false)).x!;
+    for (let layer = 0; layer < layers; layer++) {
+      const queries = zeros(1, heads, rows, headSize);
+      const [keys, values] = [zeros(1, kvHeads, rows, headSize), zeros(1, kvHeads, rows, headSize)];
+      const projectKept: Feeds[] = [];
+      for (const chunk of context.chunks) {
+        const feeds = { x: rowsOf(x, chunk.span), ...this.#projectFeeds(chunk, layer) };
+        const { queries: q, keys: k, values: v, ...kept } = await this.#run(context, 'project', layer, feeds, states);
+        for (const [part, whole] of [[q!, queries] as const, [k!, keys] as const, [v!, values] as const]) {
+          putHeads(part, whole, chunk.span);
+        }
+        projectKept.push(kept);
+      }
+      const mixed = await this.#attend(context, layer, { queries, keys, values });
+      const after = zeros(rows, width);
+      const finishKept: Feeds[] = [];
+      for (const { span } of context.chunks) {
+        const feeds = { x: rowsOf(x, span), mixed: this.#grouped(headsOf(mixed, span)) };
+        const { out, ...kept } = await this.#run(context, 'finish', layer, feeds, states);
+        (after.data as Float32Array).set(out!.data as Float32Array, span.row * width);
+        finishKept.push(kept);
+      }
+      states?.push({ x, attention: { queries, keys, values, mixed }, projectKept, finishKept });
+      x = after;
     }
-    return x!;
+    return x;
+  }
+
+  #run(
+    { isKeeping }: PassContext,
+    part: 'project' | 'finish',
+    layer: number,
+    feeds: Feeds,
+    states: LayerState[] | null,
+  ): Promise<Record<string, HostTensor>> {
+    return this.#parts(isKeeping).forward(part, layer, feeds, states !== null);
   }
 
   /** From d(loss)/d(last x) down to the embedding; adds to `gradients` and returns them. */
   async #backward(
     context: PassContext,
     states: LayerState[],
-    last: HostTensor,
+    dx: HostTensor,
     gradients: Map<string, Float32Array>,
   ): Promise<Map<string, Float32Array>> {
     const parts = this.#parts(context.isKeeping);
-    let dx = last;
     for (let layer = this.#config.layers - 1; layer >= 0; layer--) {
-      const { x, attention, projectKept, finishKept } = states.pop()!; // Dropped layer by layer: memory falls on the way.
-      const finishFeeds = { x, mixed: this.#grouped(attention.mixed), ...finishKept, 'd.out': dx };
-      const finish = (await parts.backward('finish', layer, finishFeeds))!;
-      const dAttention = await this.#attendBackward(context, layer, attention, finish.get('mixed')!);
-      const projectFeeds = { x, ...this.#projectFeeds(context, layer), ...projectKept, ...dAttention };
-      const project = await parts.backward('project', layer, projectFeeds);
-      addGradients(finish, gradients);
-      const direct = finish.get('x')!;
-      if (!project) return gradients;
-      addGradients(project, gradients);
-      const through = project.get('x');
-      if (!through) return gradients;
-      addInto(direct.data as Float32Array, through.data as Float32Array);
-      dx = direct;
+      const state = states.pop()!; // Dropped layer by layer: memory falls on the way.
+      const dMixed = await this.#finishBackward(context, layer, state, dx, gradients);
+      const dAttention = await this.#attendBackward(context, layer, state.attention, dMixed);
+      for (const [i, chunk] of context.chunks.entries()) {
+        const { span } = chunk;
+        const feeds: Record<string, HostTensor> = { x: rowsOf(state.x, span), ...this.#projectFeeds(chunk, layer) };
+        for (const [name, whole] of Object.entries(dAttention)) feeds[name] = headsOf(whole, span);
+        const project = await parts.backward('project', layer, { ...feeds, ...state.projectKept[i] });
+        if (!project) break;
+        addGradients(project, gradients);
+        const through = project.get('x');
+        if (through) addInto(rowsOf(dx, span).data as Float32Array, through.data as Float32Array);
+      }
     }
-    const embed = await parts.backward('embed', 0, { tokenIds: context.common.tokenIds!, 'd.x': dx });
+    const feeds = { tokenIds: context.batch.layout.tokenIds, 'd.x': dx };
+    const embed = await parts.backward('embed', 0, feeds);
     if (embed) addGradients(embed, gradients);
     return gradients;
+  }
+
+  /** Replaces `dx` of the layer's output by that of its input, as far as it does not go through attention; returns d(mixed). */
+  async #finishBackward(
+    context: PassContext,
+    layer: number,
+    { x, attention, finishKept }: LayerState,
+    dx: HostTensor,
+    gradients: Map<string, Float32Array>,
+  ): Promise<HostTensor> {
+    const { mixed } = attention;
+    const dMixed = hostTensor(new Float32Array(mixed.data.length), mixed.shape);
+    for (const [i, { span }] of context.chunks.entries()) {
+      const feeds = { x: rowsOf(x, span), mixed: this.#grouped(headsOf(mixed, span)), 'd.out': rowsOf(dx, span) };
+      const found = (await this.#parts(context.isKeeping).backward('finish', layer, { ...feeds, ...finishKept[i] }))!;
+      addGradients(found, gradients);
+      (rowsOf(dx, span).data as Float32Array).set(found.get('x')!.data as Float32Array);
+      const { data } = found.get('mixed')!;
+      putHeads({ dtype: 'float32', shape: headShape(mixed, span), data }, dMixed, span);
+    }
+    return dMixed;
   }
 
   async #head(
@@ -217,11 +261,11 @@ export class Layered {
     }
   }
 
-  #projectFeeds({ common }: PassContext, layer: number): Record<string, HostTensor> {
+  #projectFeeds({ tokenIds, positions }: RowChunk, layer: number): Record<string, HostTensor> {
     const isLocal = this.#config.localRopeTheta !== null && layerKind(this.#config, layer) === 'sliding';
     const { cos, sin, localCos, localSin } = this.#rope;
     const tables = isLocal ? { localCos: localCos!, localSin: localSin! } : { cos: cos!, sin: sin! };
-    return { tokenIds: common.tokenIds!, positions: common.positions!, ...tables };
+    return { tokenIds, positions, ...tables };
   }
 
   /** [1, H, N, C] as the query rows of kv heads, [1, K, G·N, C]. */
