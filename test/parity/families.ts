@@ -56,7 +56,7 @@ async function readFamily(name: string): Promise<FamilyFixture> {
   const json = (file: string): unknown => JSON.parse(readFileSync(join(folder, file), 'utf8'));
   const config = parseHfConfig(json('config.json'), name);
   const tensors = await readSafetensors(join(folder, 'expected.safetensors'));
-  const hasAdapter = readdirSync(folder).includes('adapter_config.json');
+  const hasAdapter = readdirSync(folder).includes('peft');
   return {
     name,
     folder,
@@ -64,11 +64,11 @@ async function readFamily(name: string): Promise<FamilyFixture> {
     parameters: await readModelTensors(folder),
     expected: json('expected.json') as Expected,
     tensors,
-    adapter: hasAdapter ? await readAdapter(folder, config) : null,
+    adapter: hasAdapter ? await readAdapter(join(folder, 'peft'), config) : null,
   };
 }
 
-export async function readAdapter(folder: string, config: DecoderConfig): Promise<FixtureAdapter> {
+async function readAdapter(folder: string, config: DecoderConfig): Promise<FixtureAdapter> {
   const files = await readAdapterFiles(folder);
   return { lora: loraSpec(files.config, config), parameters: files.tensors };
 }
