@@ -40,6 +40,8 @@ export interface BlockTable {
   lastIdentity: string;
   /** Complete blocks that stand in the prefix index. */
   completeBlocks: number;
+  /** Of each complete block: equal for equal content after an equal prefix under the same policy, and never used again for other content. */
+  readonly identities: string[];
 }
 
 /** Holds `capacityTokens` rounded down to whole blocks; memory is taken at construction. Throws ConfigError below one block. */
@@ -88,13 +90,14 @@ export class KvCache {
     tokenIds: readonly number[],
     totalTokens: number,
   ): { readonly table: BlockTable; readonly cachedTokens: number } | null {
-    const table: BlockTable = { blocks: [], lastIdentity: `p${policyIdentity}`, completeBlocks: 0 };
+    const table: BlockTable = { blocks: [], lastIdentity: `p${policyIdentity}`, completeBlocks: 0, identities: [] };
     const reusable = Math.floor((tokenIds.length - 1) / BLOCK_TOKENS);
     while (table.completeBlocks < reusable) {
       const block = this.#prefixes.get(this.#key(table, tokenIds));
       if (block === undefined) break;
       table.blocks.push(block);
       table.lastIdentity = String(this.#blocks[block]!.identity);
+      table.identities.push(table.lastIdentity);
       table.completeBlocks++;
     }
     const wanted = Math.ceil(totalTokens / BLOCK_TOKENS) - table.blocks.length;
@@ -120,6 +123,7 @@ export class KvCache {
       } else {
         table.lastIdentity = String(this.#blocks[existing]!.identity);
       }
+      table.identities.push(table.lastIdentity);
       table.completeBlocks++;
     }
   }

@@ -3,12 +3,14 @@
  * Both have the bits of the trainer's pass, so that it does not matter which of them computed what.
  */
 import type { DecoderConfig } from '../formats/hf-config.ts';
+import type { Graph } from '../graph/builder.ts';
 import type { Precision } from '../graph/onnx.ts';
-import type { HostTensor, Runtime } from '../graph/runtime.ts';
+import type { Executable, HostTensor, Runtime } from '../graph/runtime.ts';
 import type { LoraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
 import { createRopeFeeds } from '../nn/rope-table.ts';
-import { type DecodeEntry, DecodePass, decodeGraph, longestDecode } from './decode-pass.ts';
+import { decodeGraph, isExactDecode } from './decode-graph.ts';
+import { type DecodeEntry, DecodePass } from './decode-pass.ts';
 import type { KvCache } from './kv-cache.ts';
 import { type Chunk, PrefillPass, prefillGraph } from './prefill-pass.ts';
 import type { RowResult } from './row-choice.ts';
@@ -30,14 +32,13 @@ export interface RunnerOptions {
 export class ModelRunner {
   readonly vocabSize: number;
   readonly #prefill: PrefillPass;
-  readonly #decode: DecodePass;
-  readonly #longestDecode: number;
+  /** Null if single tokens must go through prefill passes to have the right bits. */
+  readonly #decode: DecodePass | null;
 
-  private constructor(prefill: PrefillPass, decode: DecodePass, longest: number, vocabSize: number) {
-    this.vocabSize = vocabSize;
+  private constructor(prefill: PrefillPass, decode: DecodePass | null, vocabSize: number) {
     this.#prefill = prefill;
     this.#decode = decode;
-    this.#longestDecode = longest;
+    this.vocabSize = vocabSize;
   }
 
   static async create(
@@ -47,14 +48,20 @@ export class ModelRunner {
     { lora, baked, vocabSize, precision = 'float32' }: RunnerOptions,
   ): Promise<ModelRunner> {
     const constants = new Map([...baked].map(([name, { data }]) => [name, data]));
-    const [prefill, decode] = [prefillGraph, decodeGraph].map((graph) =>
-      runtime.compile(graph(config, lora, vocabSize), { constants, precision }),
-    );
+    const compile = (graph: Graph): Promise<Executable> => runtime.compile(graph, { constants, precision });
+    const compiled = new Map<boolean, Promise<Executable>>();
+    const decode = (hasHeads: boolean): Promise<Executable> => {
+      const known = compiled.get(hasHeads) ?? compile(decodeGraph(config, lora, vocabSize, hasHeads));
+      compiled.set(hasHeads, known);
+      return known;
+    };
     const rope = createRopeFeeds(config);
+    const prefill = await compile(prefillGraph(config, lora, vocabSize));
+    const hasDecode = precision === 'int8' || isExactDecode(config);
+    if (hasDecode) await decode(false);
     return new ModelRunner(
-      new PrefillPass(config, cache, await prefill!, rope, vocabSize),
-      new DecodePass(config, cache, await decode!, rope, vocabSize),
-      longestDecode(config),
+      new PrefillPass(config, cache, prefill, rope, vocabSize),
+      hasDecode ? new DecodePass(config, cache, decode, rope, vocabSize) : null,
       vocabSize,
     );
   }
@@ -65,18 +72,14 @@ export class ModelRunner {
   }
 
   /** One more token of each sequence: their rows in order. */
-  async decode(entries: readonly DecodeEntry[], policy: PolicyFeeds): Promise<RowResult[]> {
-    const isShort = ({ length }: DecodeEntry): boolean => length < this.#longestDecode;
-    const short = entries.filter(isShort);
-    const rows = short.length === 0 ? [] : await this.#decode.run(short, policy);
-    const long = entries.filter((entry) => !isShort(entry));
-    const chunks = long.map(({ table, length, tokenId, row }) => ({
+  decode(entries: readonly DecodeEntry[], policy: PolicyFeeds): Promise<RowResult[]> {
+    if (this.#decode) return this.#decode.run(entries, policy);
+    const chunks = entries.map(({ table, length, tokenId, row }) => ({
       table,
       start: length,
       tokenIds: [tokenId],
       rows: [{ ...row, at: 0 }],
     }));
-    const longRows = long.length === 0 ? [] : await this.#prefill.run(chunks, policy);
-    return entries.map((entry) => (isShort(entry) ? rows.shift()! : longRows.shift()!));
+    return this.#prefill.run(chunks, policy);
   }
 }

@@ -183,6 +183,34 @@ test.each([1, 2, 3, 4])('random schedule %i: joins and leaves at any step change
   }
 });
 
+test('beyond the first block of keys: shared, own and no heads in one pass, with the bits of each alone and of score()', async () => {
+  // Head size 128 sums over keys in blocks of 128.
+  const config = tinyConfig({ headSize: 128, kvHeads: 1, heads: 2, maxPositions: 420 });
+  const harness = await createHarness({ config, cacheTokens: 6000, maxPrefillTokens: 512 });
+  const prompt = (shared: string, common: number, own: number, i: number): number[] => [
+    ...randomIds(common, 64, shared),
+    ...randomIds(own, 64, 'own', i),
+  ];
+  const requests = [
+    ...[0, 1, 2].map((i) => prompt('a', 150, 3, i)),
+    ...[3, 4].map((i) => prompt('b', 300, 5, i)),
+    prompt('c', 0, 7, 5), // crosses into its second block on its own
+    prompt('a', 140, 120, 6), // the head of the first three, and another block after it
+    prompt('d', 0, 100, 7),
+  ].map(
+    (promptIds, i): Request => ({ promptIds, step: 1, params: { ...params, maxTokens: i === 5 ? 130 : 40, seed: i } }),
+  );
+  const sequences = requests.map(harness.start);
+  await finish(harness);
+  for (const [i, sequence] of sequences.entries()) {
+    const scored = await harness.scheduler.score(sequence.tokenIds, 1, 1);
+    expect(scored!.slice(sequence.promptLength), `request ${i}`).toEqual(sequence.logprobs);
+  }
+  for (const [i, one] of requests.entries()) {
+    expect(outcome(await runAlone(harness, one, config)), `request ${i}`).toEqual(outcome(sequences[i]!));
+  }
+});
+
 test('a prompt in chunks gives what one pass gives, and as many passes as chunks', async () => {
   const one = request({ maxTokens: 3 }, 100);
   const whole = await runAlone(solo, one);
