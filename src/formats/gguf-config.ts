@@ -70,7 +70,8 @@ function familyOptions(
   { metadata, tensors }: GgufFile,
   sizes: { readonly layers: number; readonly width: number; readonly heads: number; readonly headSize: number },
 ): Record<string, unknown> {
-  const window = metadata.number(`${architecture}.attention.sliding_window`);
+  // 0 says that no layer slides.
+  const window = metadata.number(`${architecture}.attention.sliding_window`) || null;
   switch (architecture) {
     case 'llama':
       return {
@@ -86,7 +87,7 @@ function familyOptions(
       // llama.cpp tells the 27B model, the only one that scales by the width, by its 62 layers.
       const isLargest = sizes.layers === 62;
       return {
-        sliding_window: window,
+        ...(window === null ? { layer_types: Array(sizes.layers).fill('full_attention') } : { sliding_window: window }),
         sliding_window_pattern: metadata.number('gemma3.attention.sliding_window_pattern') ?? 6,
         query_pre_attn_scalar: isLargest ? sizes.width / sizes.heads : sizes.headSize,
         final_logit_softcapping: metadata.number('gemma3.final_logit_softcapping'),
@@ -107,6 +108,7 @@ function ropeScaling(
   ropeTensors: RopeTensors,
 ): Record<string, unknown> {
   const read = (key: string): number | null => metadata.number(`${architecture}.rope.scaling.${key}`);
+  const tableFactor = read('attn_factor');
   const original = read('original_context_length');
   const factors = ropeTensors.get('rope_freqs.weight');
   if (factors !== undefined) {
@@ -116,18 +118,19 @@ function ropeScaling(
   const short = ropeTensors.get('rope_factors_short.weight');
   const long = ropeTensors.get('rope_factors_long.weight');
   if (short !== undefined && long !== undefined) {
-    const lists = { short_factor: Array.from(short), long_factor: Array.from(long) };
-    return { rope_scaling: { rope_type: 'longrope', ...lists }, original_max_position_embeddings: original };
+    const lists = { short_factor: Array.from(short, shortest), long_factor: Array.from(long, shortest) };
+    const scaling = { rope_type: 'longrope', ...lists, attention_factor: tableFactor && shortest(tableFactor) };
+    return { rope_scaling: scaling, original_max_position_embeddings: original };
   }
   const type = metadata.string(`${architecture}.rope.scaling.type`) ?? 'none';
   if (type === 'none') return {};
-  const scaling = {
-    rope_type: type,
-    factor: read('factor'),
-    ...(type === 'yarn' ? { original_max_position_embeddings: original } : {}),
-    ...(type === 'yarn' ? { beta_fast: read('yarn_beta_fast'), beta_slow: read('yarn_beta_slow') } : {}),
-  };
-  return { rope_scaling: scaling };
+  const factor = read('factor');
+  if (type !== 'yarn') return { rope_scaling: { rope_type: type, factor } };
+  // llama.cpp multiplies the tables by 1 + 0.1 · ln(factor) as well.
+  const attention = tableFactor === null ? null : shortest(tableFactor * (1 + 0.1 * Math.log(factor ?? 1)));
+  const betas = { beta_fast: read('yarn_beta_fast'), beta_slow: read('yarn_beta_slow') };
+  const scaling = { factor, original_max_position_embeddings: original, attention_factor: attention, ...betas };
+  return { rope_scaling: { rope_type: type, ...scaling } };
 }
 
 /** Llama 3's, of which a file keeps the factor of each pair alone: these are the numbers of every Llama 3 so far. */

@@ -19,7 +19,7 @@ export async function openGgufModel(path: string): Promise<ModelFiles> {
   const architecture = ggufArchitecture(file);
   const hfConfig = ggufToHfConfig(file, await readRopeTensors(file));
   const config = parseHfConfig(hfConfig, path);
-  const { tokenizerJson, tokenizerConfig } = ggufTokenizer(file.metadata, path);
+  const { tokenizerJson, tokenizerConfig } = ggufTokenizer(file.metadata, config.vocabSize, path);
   const heads = { q: config.heads, k: config.kvHeads };
   const streamTensors = (): AsyncGenerator<readonly [string, FloatTensor]> => stream(file, architecture, heads);
   return {

@@ -54,13 +54,19 @@ const preTokenizers: Readonly<Record<string, PreTokenizer>> = {
   'deepseek-r1-qwen': qwenWords,
 };
 
-/** `path` names the file in errors. Throws ConfigError on a kind that is not supported, DataError on a field that is missing. */
-export function ggufTokenizer(metadata: GgufMetadata, path: string): GgufTokenizer {
+/** `rows` are those of the embedding; `path` names the file in errors. Throws ConfigError on a kind that is not supported, DataError on a field that is missing. */
+export function ggufTokenizer(metadata: GgufMetadata, rows: number, path: string): GgufTokenizer {
   const model = metadata.string('tokenizer.ggml.model');
   if (model !== 'gpt2' && model !== 'llama') {
     throw new ConfigError(`${path}: tokenizer.ggml.model must be gpt2 or llama, got ${model ?? 'none'}`);
   }
   const vocabulary = readVocabulary(metadata, path);
+  const { length } = vocabulary.tokens;
+  if (length > rows) {
+    throw new DataError(
+      `${path}: tokenizer.ggml.tokens must be at most the ${rows} rows of token_embd.weight, got ${length}`,
+    );
+  }
   const tokenizerJson =
     model === 'gpt2' ? byteBpe(metadata, vocabulary, path) : sentencePiece(metadata, vocabulary, path);
   return { tokenizerJson, tokenizerConfig: tokenizerConfig(metadata, vocabulary.tokens, tokenizerJson, path) };
