@@ -7,7 +7,7 @@
 import { join } from 'node:path';
 import { ConfigError, DataError } from '../core/errors.ts';
 import { readJsonFile, readTextFile } from './atomic-files.ts';
-import { createAddedSplit } from './tokenizer-added.ts';
+import { createAddedSplit, type SplitAdded } from './tokenizer-added.ts';
 import { createBpe } from './tokenizer-bpe.ts';
 import { createTokenDecoder } from './tokenizer-decode.ts';
 import {
@@ -84,7 +84,8 @@ export function createTokenizer(json: unknown, config: TokenizerConfig = {}, sou
   const words = readVocabulary(parsed.model.vocab, source);
   const added = addedTokens(parsed, config, source);
   const ids = addTokens(words, added, source);
-  const tokens = invert(ids, source);
+  const normalize = createNormalizer(parsed.normalizers, source);
+  const tokens = writtenTokens(invert(ids, source), added, normalize);
   const specialIds = new Set(added.filter((token) => token.isSpecial).map((token) => token.id));
   const tokenId = (content: string): number | null => ids.get(content) ?? null;
   const decoder = createTokenDecoder(parsed.decoders, source);
@@ -109,7 +110,7 @@ export function createTokenizer(json: unknown, config: TokenizerConfig = {}, sou
     };
   };
   return {
-    encode: createEncode(parsed, words, added, source),
+    encode: createEncode(parsed, words, createAddedSplit(added, normalize), source),
     decode: (idsToDecode, options) => {
       const stream = createStream('whole', options);
       let text = '';
@@ -145,10 +146,9 @@ function namedId(config: TokenizerConfig, key: string, tokenId: (content: string
 function createEncode(
   json: TokenizerJson,
   words: ReadonlyMap<string, number>,
-  added: readonly AddedToken[],
+  splitAdded: SplitAdded,
   source: string,
 ): Tokenizer['encode'] {
-  const splitAdded = createAddedSplit(added, createNormalizer(json.normalizers, source));
   const preTokenize = createPreTokenizer(json.preTokenizers, source);
   const isByteLevel = json.preTokenizers.some((piece) => piece.type === 'ByteLevel');
   const encodeWord = createBpe(json.model, words, isByteLevel, source);
@@ -252,4 +252,16 @@ function invert(ids: ReadonlyMap<string, number>, source: string): readonly (str
     tokens[id] = token;
   }
   return tokens;
+}
+
+/** As they are decoded: Rust writes an added token that is looked for in normalized text in its normalized form. */
+function writtenTokens(
+  tokens: readonly (string | undefined)[],
+  added: readonly AddedToken[],
+  normalize: ((text: string) => string) | null,
+): readonly (string | undefined)[] {
+  if (normalize === null) return tokens;
+  const written = [...tokens];
+  for (const { id, content, isNormalized } of added) if (isNormalized) written[id] = normalize(content);
+  return written;
 }
