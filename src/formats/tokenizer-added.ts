@@ -5,6 +5,7 @@
  */
 import type { AddedToken } from './tokenizer-json.ts';
 import type { TextPiece } from './tokenizer-text.ts';
+import { toUnicode16 } from './tokenizer-unicode.ts';
 
 /** Splits a text into the ids of added tokens and normalized pieces of text. */
 export type SplitAdded = (text: string) => readonly (number | TextPiece)[];
@@ -87,7 +88,8 @@ const wordAtStart = /^[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]/u;
 
 function isWholeWord(text: string, start: number, end: number): boolean {
   // Two units are enough for one character.
-  return !wordAtEnd.test(text.slice(Math.max(start - 2, 0), start)) && !wordAtStart.test(text.slice(end, end + 2));
+  const [before, after] = [text.slice(Math.max(start - 2, 0), start), text.slice(end, end + 2)];
+  return !wordAtEnd.test(toUnicode16(before)) && !wordAtStart.test(toUnicode16(after));
 }
 
 // All white space is in the BMP, so that one unit is one character.
