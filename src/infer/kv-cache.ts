@@ -147,6 +147,24 @@ export class KvCache {
     this.#eachRun(table, start, count, outside, (at, from, values) => copyValues(outside.data, from, pool, at, values));
   }
 
+  /** Gives a sequence the tokens [start, end) of another one that begins with the same tokens under the same policy. */
+  share(from: BlockTable, to: BlockTable, start: number, end: number): void {
+    const size = this.#headSize;
+    for (let position = start; position < end; ) {
+      const inBlock = position % BLOCK_TOKENS;
+      const tokens = Math.min(BLOCK_TOKENS - inBlock, end - position);
+      const at = ({ blocks }: BlockTable, head: number): number =>
+        ((blocks[Math.floor(position / BLOCK_TOKENS)]! * this.#kvHeads + head) * BLOCK_TOKENS + inBlock) * size;
+      for (const pool of [...this.keys, ...this.values]) {
+        for (let head = 0; head < this.#kvHeads; head++) {
+          const source = at(from, head);
+          pool.copyWithin(at(to, head), source, source + tokens * size);
+        }
+      }
+      position += tokens;
+    }
+  }
+
   /** Calls `copy` with offsets into pool and outside data for each head of each block that [start, start + count) touches. */
   #eachRun(
     table: BlockTable,

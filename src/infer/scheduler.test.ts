@@ -282,6 +282,47 @@ describe('the cache', () => {
   });
 });
 
+describe('a group', () => {
+  const config = tinyConfig({ maxPositions: 700 });
+  const promptIds = randomIds(512, 64, 'group');
+  const members = Array.from(
+    { length: 8 },
+    (_, seed): Request => ({ promptIds, step: 1, params: { ...params, seed } }),
+  );
+
+  test('of 8 that arrive together computes its prompt once, with the tokens of each alone', async () => {
+    const harness = await createHarness({ config, cacheTokens: 8000 });
+    const other = harness.start({ ...members[0]!, promptIds: randomIds(300, 64, 'other') });
+    const sequences = members.map(harness.start);
+    await finish(harness);
+    expect(harness.scheduler.counters).toMatchObject({ sampledTokens: 9 * 12, prefilledTokens: 512 + 300 });
+    expect(sequences.map(({ cachedTokens }) => cachedTokens)).toEqual([0, ...Array(7).fill(511)]);
+    expect(new Set(sequences.map(({ tokenIds }) => tokenIds.slice(512).join())).size).toBe(8);
+    for (const [i, member] of members.entries()) {
+      expect(outcome(await runAlone(harness, member, config))).toEqual(outcome(sequences[i]!));
+    }
+    expect(other.stopCause).toBe('length');
+  });
+
+  test('goes on when the one that computes for all is aborted, or ends at once', async () => {
+    const harness = await createHarness({ config, cacheTokens: 8000, maxPrefillTokens: 200 });
+    const [first, ...others] = members.map(harness.start);
+    await harness.scheduler.step(() => undefined);
+    expect([harness.scheduler.runningCount, harness.scheduler.waitingCount]).toEqual([1, 7]);
+    harness.scheduler.abort(first!.id);
+    await finish(harness);
+    const short = harness.start({ ...members[0]!, step: 2, params: { ...params, maxTokens: 1 } });
+    const late = harness.start({ ...members[1]!, step: 2 });
+    await finish(harness);
+    expect([short.logprobs.length, late.cachedTokens]).toEqual([1, 504]);
+    for (const [i, sequence] of [...others, late].entries()) {
+      const member = sequence === late ? { ...members[1]!, step: 2 } : members[i + 1]!;
+      expect(outcome(await runAlone(harness, member, config))).toEqual(outcome(sequence));
+    }
+    expect(harness.cache.freeTokens).toBe(harness.cache.capacityTokens);
+  });
+});
+
 describe('aborts', () => {
   test.each([0, 1, 2, 5])('after %i passes free all blocks', async (passes) => {
     const harness = await createHarness({ maxRunning: 2, maxPrefillTokens: 16 });
@@ -295,7 +336,7 @@ describe('aborts', () => {
 
   test('during a pass take effect after it, and an unknown id does nothing', async () => {
     const harness = await createHarness();
-    const [kept, dropped] = [harness.start(request()), harness.start(request({ seed: 9 }))];
+    const [kept, dropped] = [harness.start(request()), harness.start(request({}, 20, 1, 'other'))];
     const pass = harness.scheduler.step(() => undefined);
     harness.scheduler.abort(dropped.id);
     harness.scheduler.abort(12345);

@@ -1,11 +1,11 @@
 /**
  * Continuous batching: sequences join and leave at any step. Layer 3.
  * One `step` is one pass: a prefill of sequences with several pending tokens if there are any, otherwise one decode step of all
- * running ones. A pass serves one policy, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence
+ * running ones. Of sequences that begin alike, as those of a group, one computes the common part and the others wait for it. A pass serves one policy, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence
  * is admitted, so that a running one never has to be thrown out again.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
-import type { KvCache } from './kv-cache.ts';
+import type { BlockTable, KvCache } from './kv-cache.ts';
 import type { ModelRunner, PolicyFeeds } from './model-runner.ts';
 import type { Chunk } from './prefill-pass.ts';
 import type { RowResult } from './row-choice.ts';
@@ -168,17 +168,46 @@ export class Scheduler {
     this.#aborted.clear();
   }
 
+  /** In order of arrival, except for those that had better wait for what a running one computes. */
   #admit(): void {
-    while (this.#waiting.length > 0 && this.#running.length < this.#options.maxRunning) {
-      const sequence = this.#waiting[0]!;
-      const allocation = this.#cache.allocate(sequence.policy.identity, sequence.tokenIds, sequence.reservedTokens);
-      if (!allocation) return;
-      sequence.table = allocation.table;
-      sequence.cachedTokens = allocation.cachedTokens;
-      sequence.computedTokens = allocation.cachedTokens;
-      this.#waiting.shift();
-      this.#running.push(sequence);
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    let isFull = false;
+    for (const sequence of waiting) {
+      isFull ||= this.#running.length >= this.#options.maxRunning;
+      const isNext: boolean = !isFull && !this.#isWorthWaiting(sequence);
+      const allocation = isNext
+        ? this.#cache.allocate(sequence.policy.identity, sequence.tokenIds, sequence.reservedTokens)
+        : null;
+      isFull ||= isNext && !allocation;
+      if (allocation) this.#start(sequence, allocation.table, allocation.cachedTokens);
+      else this.#waiting.push(sequence);
     }
+  }
+
+  #start(sequence: Sequence, table: BlockTable, foundTokens: number): void {
+    let computed = foundTokens;
+    for (const other of this.#running) {
+      // Whole blocks were found; the rest of an equal prompt, but for its last token, is copied.
+      const shared = Math.min(other.computedTokens, commonPrefix(sequence, other), sequence.tokenIds.length - 1);
+      if (shared <= computed) continue;
+      this.#cache.share(other.table!, table, computed, shared);
+      computed = shared;
+    }
+    sequence.table = table;
+    sequence.cachedTokens = computed;
+    sequence.computedTokens = computed;
+    this.#cache.commit(table, sequence.tokenIds, computed);
+    this.#running.push(sequence);
+  }
+
+  /** True while a running sequence is about to compute a good part of what this one needs, as the first of a group does. */
+  #isWorthWaiting(sequence: Sequence): boolean {
+    return this.#running.some((other) => {
+      if (other.pendingTokens <= 1) return false;
+      const needed = sequence.tokenIds.length - other.computedTokens;
+      return (commonPrefix(sequence, other) - other.computedTokens) * 4 >= needed;
+    });
   }
 
   /** The next pass: the oldest pending prefill and others like it, or everything that decodes. */
@@ -221,4 +250,13 @@ export class Scheduler {
     this.#running = this.#running.filter((candidate) => candidate !== sequence);
     if (sequence.table) this.#cache.release(sequence.table);
   }
+}
+
+/** Tokens that both begin with, under the same policy. */
+function commonPrefix(a: Sequence, b: Sequence): number {
+  if (a.policy !== b.policy) return 0;
+  const end = Math.min(a.tokenIds.length, b.tokenIds.length);
+  let count = 0;
+  while (count < end && a.tokenIds[count] === b.tokenIds[count]) count++;
+  return count;
 }
