@@ -172,16 +172,19 @@ export class Scheduler {
   #admit(): void {
     const waiting = this.#waiting;
     this.#waiting = [];
-    let isFull = false;
+    let hasRoom = true;
     for (const sequence of waiting) {
-      isFull ||= this.#running.length >= this.#options.maxRunning;
-      const isNext: boolean = !isFull && !this.#isWorthWaiting(sequence);
-      const allocation = isNext
-        ? this.#cache.allocate(sequence.policy.identity, sequence.tokenIds, sequence.reservedTokens)
-        : null;
-      isFull ||= isNext && !allocation;
-      if (allocation) this.#start(sequence, allocation.table, allocation.cachedTokens);
-      else this.#waiting.push(sequence);
+      hasRoom &&= this.#running.length < this.#options.maxRunning;
+      if (hasRoom && !this.#isWorthWaiting(sequence)) {
+        const { policy, tokenIds, reservedTokens } = sequence;
+        const found = this.#cache.allocate(policy.identity, tokenIds, reservedTokens);
+        if (found) {
+          this.#start(sequence, found.table, found.cachedTokens);
+          continue;
+        }
+        hasRoom = false;
+      }
+      this.#waiting.push(sequence);
     }
   }
 
