@@ -51,7 +51,7 @@ export function readHeaderLength(prefix: Uint8Array, fileBytes: number, source: 
   }
   if (Number(length) > fileBytes - 8) {
     throw new DataError(
-      `${source}: header must end within the file of ${fileBytes} bytes, got header length ${length}`,
+      `${source}: header must end within the file of ${fileBytes} bytes, got header length ${length}; the file is truncated`,
     );
   }
   return Number(length);
@@ -172,7 +172,9 @@ function checkCoverage(entries: readonly [string, SafetensorsEntry][], dataBytes
   let expected = 0;
   for (const [name, { begin, end }] of entries) {
     const what = `${source}: tensor ${JSON.stringify(name)}`;
-    if (end > dataBytes) throw new DataError(`${what}: must end within the ${dataBytes} bytes of data, got ${end}`);
+    if (end > dataBytes) {
+      throw new DataError(`${what}: must end within the ${dataBytes} bytes of data, got ${end}; the file is truncated`);
+    }
     if (begin < expected) throw new DataError(`${what}: must not overlap data up to ${expected}, got begin ${begin}`);
     if (begin > expected) throw new DataError(`${what}: must leave no hole after ${expected}, got begin ${begin}`);
     expected = end;
