@@ -9,7 +9,7 @@ import { type BenchModel, lora } from './models.ts';
 
 /** Sequences fill their rows, so no token is padding. */
 const sequenceTokens = 256;
-const promptTokens = 128;
+export const promptTokens = 128;
 /** The engine's default. */
 const defaultMicrobatchTokens = 2048;
 
@@ -47,7 +47,7 @@ export function createTraining(
   };
 }
 
-function createSequence(vocabSize: number, index: number): TrainingSequence {
+export function createSequence(vocabSize: number, index: number): TrainingSequence {
   const rng = createRng('bench', index);
   const places = Array.from({ length: sequenceTokens }, (_, t) => t);
   const isAction = (t: number): boolean => t >= promptTokens;
