@@ -123,6 +123,11 @@ const writeQwenWindow = (config: DecoderConfig): Record<string, unknown> =>
         layer_types: layerTypes(config),
       };
 
+/** transformers 5 refuses an int in this place, and JavaScript's JSON writes 30 for 30.0: the next number above is written as a float. */
+const toPythonFloat = (value: number): number => (Number.isInteger(value) ? value * (1 + Number.EPSILON) : value);
+const fromPythonFloat = (value: number): number =>
+  Math.abs(value - Math.round(value)) < 1e-9 ? Math.round(value) : value;
+
 export const families: Readonly<Record<ModelType, Family>> = {
   llama: {
     className: 'Llama',
@@ -193,7 +198,7 @@ export const families: Readonly<Record<ModelType, Family>> = {
       embeddingScale: Math.sqrt(hf.hidden_size),
       queryScale: 1 / Math.sqrt(hf.query_pre_attn_scalar!),
       activation: 'geluTanh',
-      logitSoftcap: hf.final_logit_softcapping ?? null,
+      logitSoftcap: hf.final_logit_softcapping ? fromPythonFloat(hf.final_logit_softcapping) : null,
       hasAttentionBias: hf.attention_bias ?? false,
       hasOutputBias: hf.attention_bias ?? false,
       ...window(
@@ -215,7 +220,7 @@ export const families: Readonly<Record<ModelType, Family>> = {
     write: (config) => ({
       attention_bias: config.hasAttentionBias,
       attn_logit_softcapping: null,
-      final_logit_softcapping: config.logitSoftcap,
+      final_logit_softcapping: config.logitSoftcap === null ? null : toPythonFloat(config.logitSoftcap),
       hidden_activation: 'gelu_pytorch_tanh',
       layer_types: layerTypes(config),
       // Rounding, because 1/√x and back is off by a bit.

@@ -61,10 +61,8 @@ export function ropeFrequencies(size: number, theta: number, scaling: RopeScalin
       return { frequencies: base.map((frequency) => frequency / scaling.factor), factor: 1 };
     case 'llama3':
       return { frequencies: base.map((frequency) => llama3Frequency(frequency, scaling)), factor: 1 };
-    case 'yarn': {
-      const frequencies = base.map((frequency, i) => frequency * yarnShare(i, size, theta, scaling));
-      return { frequencies, factor: scaling.attentionFactor };
-    }
+    case 'yarn':
+      return { frequencies: yarnFrequencies(size, theta, scaling), factor: scaling.attentionFactor };
     case 'longrope': {
       const frequencies = base.map((frequency, i) => frequency / scaling.shortFactors[i]!);
       return { frequencies, factor: scaling.attentionFactor };
@@ -84,8 +82,11 @@ function llama3Frequency(frequency: number, scaling: ScalingOf<'llama3'>): numbe
   return (1 - kept) * (frequency / factor) + kept * frequency;
 }
 
-/** What of pair i's frequency remains: 1 for pairs that turn more than `betaFast` times, 1/factor below `betaSlow`, a ramp between. */
-function yarnShare(i: number, size: number, theta: number, scaling: ScalingOf<'yarn'>): number {
+/**
+ * Pairs that turn more than `betaFast` times in the original context keep their frequency, those below `betaSlow` are stretched, those
+ * between are mixed by a ramp over the pairs. Rounded where transformers rounds: the mix would else turn 7e-5 off at position 32,768.
+ */
+function yarnFrequencies(size: number, theta: number, scaling: ScalingOf<'yarn'>): Float32Array {
   const { factor, originalMaxPositions, betaFast, betaSlow, isTruncated } = scaling;
   const pairThatTurns = (times: number): number =>
     (size * Math.log(originalMaxPositions / (times * 2 * Math.PI))) / (2 * Math.log(theta));
@@ -93,6 +94,11 @@ function yarnShare(i: number, size: number, theta: number, scaling: ScalingOf<'y
   const low = Math.max(round(pairThatTurns(betaFast), Math.floor), 0);
   const highest = Math.min(round(pairThatTurns(betaSlow), Math.ceil), size - 1);
   const high = highest === low ? highest + 0.001 : highest; // The ramp must have a length.
-  const ramp = Math.min(1, Math.max(0, (i - low) / (high - low)));
-  return ramp / factor + (1 - ramp);
+  const { fround } = Math;
+  return Float32Array.from({ length: size / 2 }, (_, i) => {
+    const period = fround(theta ** fround((2 * i) / size));
+    const kept = fround(1 - fround(Math.min(1, Math.max(0, (i - low) / (high - low)))));
+    const stretched = fround(1 / fround(factor * period));
+    return fround(stretched * fround(1 - kept)) + fround(fround(1 / period) * kept);
+  });
 }
