@@ -173,7 +173,7 @@ export function encodeConversation(
         `conversation ${index}: the template must only append to what stands before, and replies must be text, got message ${position}`,
       );
     }
-    append(tokenizer.encode(prompt), promptWeight);
+    append(tokenizer.encode(prompt, { afterId: previousEnd === 0 ? undefined : eosId }), promptWeight);
     append([...tokenizer.encode(message.content), eosId], 1);
     previousEnd = position + 1;
   }

@@ -40,6 +40,8 @@ export interface ChatTemplate {
    * Throws DataError with the template's own message.
    */
   readonly render: (options: RenderOptions) => string;
+  /** The token that closes an assistant message; null if it is none of those that may. */
+  readonly endOfTurn: string | null;
   /**
    * The text to append to a conversation whose ids end AT the end-of-turn token of `previousMessages`' last message, an
    * assistant's, so that it becomes `messages` plus the generation prompt. What the template writes between that token
@@ -85,18 +87,46 @@ export function createChatTemplate(
   };
   return {
     render,
+    endOfTurn: findEndOfTurn(render, endings),
     renderSuffix: (previousMessages, messages, options = {}) => {
       const role = previousMessages.at(-1)?.role;
       if (role !== 'assistant') {
         throw new DataError(`chat template: previous messages must end with an assistant's, got ${role ?? 'none'}`);
       }
-      const previous = render({ ...options, messages: previousMessages, addGenerationPrompt: false });
-      const end = Math.max(...endings.map((token) => endOfLast(previous, token)), 0);
-      if (end === 0 || previous.slice(end).trim() !== '') return null;
+      const written = render({ ...options, messages: previousMessages, addGenerationPrompt: false });
       const full = render({ ...options, messages, addGenerationPrompt: true });
-      return full.startsWith(previous) ? full.slice(end) : null;
+      // A template may close the whole conversation with a token of its own, as that of Phi 3 does.
+      for (const previous of [written, withoutLast(written, endings)]) {
+        const end = Math.max(...endings.map((token) => endOfLast(previous, token)), 0);
+        const isClosed = end > 0 && previous.slice(end).trim() === '';
+        if (isClosed && full.startsWith(previous)) return full.slice(end);
+      }
+      return null;
     },
   };
+}
+
+/** Null if the template does not render a plain turn, or closes it with none of the tokens. */
+function findEndOfTurn(render: ChatTemplate['render'], endings: readonly string[]): string | null {
+  const marker = '\u0001';
+  const messages = [
+    { role: 'user', content: 'a' },
+    { role: 'assistant', content: marker },
+  ];
+  try {
+    const text = render({ messages, addGenerationPrompt: false });
+    const after = text.slice(text.lastIndexOf(marker) + marker.length).trimStart();
+    return text.includes(marker) ? (endings.find((token) => after.startsWith(token)) ?? null) : null;
+  } catch {
+    return null;
+  }
+}
+
+/** A text that ends with one of the tokens, without it. */
+function withoutLast(text: string, endings: readonly string[]): string {
+  const trimmed = text.trimEnd();
+  const last = endings.find((token) => trimmed.endsWith(token)) ?? '';
+  return trimmed.slice(0, trimmed.length - last.length);
 }
 
 /** Where the last occurrence of a token ends; 0 if there is none. */

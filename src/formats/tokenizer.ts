@@ -25,6 +25,11 @@ export type TokenizerConfig = Readonly<Record<string, unknown>>;
 export interface EncodeOptions {
   /** Adds what the post-processor of the tokenizer adds, such as a begin-of-text token. Default false. */
   readonly isTemplateAdded?: boolean;
+  /**
+   * A special token that stands before the text and is not repeated in the ids. A text that continues one is encoded otherwise than one
+   * that starts: Phi 3's tokens swallow the white space behind them, Mistral's put a space only at the start.
+   */
+  readonly afterId?: number | undefined;
 }
 
 export interface DecodeOptions {
@@ -94,6 +99,7 @@ export function createTokenizer(json: unknown, config: TokenizerConfig = {}, sou
     if (token === undefined) throw new DataError(`${source}: token id must be one of the vocabulary, got ${id}`);
     return token;
   };
+  const encode = createEncode(parsed, words, createAddedSplit(added, normalize), source);
   const bytes: (Uint8Array | undefined)[] = [];
   const tokenBytes = (id: number): Uint8Array => {
     bytes[id] ??= decoder.bytesOf(tokenOf(id));
@@ -110,7 +116,11 @@ export function createTokenizer(json: unknown, config: TokenizerConfig = {}, sou
     };
   };
   return {
-    encode: createEncode(parsed, words, createAddedSplit(added, normalize), source),
+    encode: (text, { isTemplateAdded = false, afterId } = {}) => {
+      if (afterId === undefined) return encode(text, isTemplateAdded);
+      const ids = encode(tokenOf(afterId) + text, isTemplateAdded);
+      return ids[0] === afterId ? ids.slice(1) : encode(text, isTemplateAdded);
+    },
     decode: (idsToDecode, options) => {
       const stream = createStream('whole', options);
       let text = '';
@@ -148,7 +158,7 @@ function createEncode(
   words: ReadonlyMap<string, number>,
   splitAdded: SplitAdded,
   source: string,
-): Tokenizer['encode'] {
+): (text: string, isTemplateAdded: boolean) => number[] {
   const preTokenize = createPreTokenizer(json.preTokenizers, source);
   const isByteLevel = json.preTokenizers.some((piece) => piece.type === 'ByteLevel');
   const encodeWord = createBpe(json.model, words, isByteLevel, source);
@@ -156,8 +166,7 @@ function createEncode(
     (inner, piece) => wrapTemplate(inner, piece, source),
     noTemplate,
   );
-  return (text, options = {}) => {
-    const isTemplateAdded = options.isTemplateAdded ?? false;
+  return (text, isTemplateAdded) => {
     const ids: number[] = isTemplateAdded ? [...template.before] : [];
     // A surrogate without its other half has no UTF-8; with the flag u, \p{Surrogate} is nothing else.
     for (const part of splitAdded(text.replaceAll(/\p{Surrogate}/gu, '\ufffd'))) {

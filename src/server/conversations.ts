@@ -114,21 +114,22 @@ function continueLongest(
   turns: TurnStore,
 ): readonly number[] | null {
   const { messages } = query;
-  const { eosId } = tokenizer;
-  if (eosId === null) return null;
+  // Of the tokens that may end a turn, the one that this template writes.
+  const endId = (template.endOfTurn === null ? null : tokenizer.tokenId(template.endOfTurn)) ?? tokenizer.eosId;
+  if (endId === null) return null;
   for (let last = messages.length - 1; last >= 0; last--) {
     const message = messages[last] as PlainMessage;
     const turn =
       message.role === 'assistant' ? turns.find(keys[last] as string, query.completionIds[last] ?? null) : null;
     if (turn == null) continue;
     // One rendering where the text begins with the very prompt and reply of that turn; `renderSuffix` needs two more.
-    const sampled = turn.promptText + message.content + tokenizer.tokenText(eosId);
+    const sampled = turn.promptText + message.content + tokenizer.tokenText(endId);
     const suffix = text.startsWith(sampled)
       ? text.slice(sampled.length)
       : template.renderSuffix(messages.slice(0, last + 1), messages);
     if (suffix === null) return null;
-    const endOfTurn = turn.tokenIds.at(-1) === eosId ? [] : [eosId];
-    return turn.promptIds.concat(turn.tokenIds, endOfTurn, tokenizer.encode(suffix));
+    const endOfTurn = turn.tokenIds.at(-1) === endId ? [] : [endId];
+    return turn.promptIds.concat(turn.tokenIds, endOfTurn, tokenizer.encode(suffix, { afterId: endId }));
   }
   return null;
 }

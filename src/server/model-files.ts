@@ -17,8 +17,14 @@ export async function loadModelFiles(path: string, chatTemplate?: string): Promi
     : openTemplate(
         path,
         chatTemplate === undefined ? tokenizerConfig : { ...tokenizerConfig, chat_template: chatTemplate },
+        [tokenizer.eosId, ...config.eosTokenId].flatMap((id) => tokenContent(tokenizer, id)),
       );
   return { tokenizer, template, config };
+}
+
+/** Text of a token that may end a turn; none if the tokenizer does not have it. */
+function tokenContent(tokenizer: Tokenizer, id: number | null): readonly string[] {
+  return id !== null && isToken(tokenizer, id) ? [tokenizer.tokenText(id)] : [];
 }
 
 /**
@@ -40,9 +46,9 @@ export function checkVocabulary(tokenizer: Tokenizer, config: DecoderConfig, pat
 }
 
 /** `createChatTemplate`, whose errors do not know where the template is from. */
-function openTemplate(path: string, config: TokenizerConfig): ChatTemplate {
+function openTemplate(path: string, config: TokenizerConfig, endings: readonly string[]): ChatTemplate {
   try {
-    return createChatTemplate(config);
+    return createChatTemplate(config, endings, path);
   } catch (cause) {
     if (!(cause instanceof DataError)) throw cause;
     throw new DataError(`${path}: ${cause.message}`, { cause, details: { param: 'base_model' } });
@@ -68,5 +74,5 @@ function createMissingTemplate(path: string): ChatTemplate {
       { details: { code: 'chat_template_missing', param: 'messages' } },
     );
   };
-  return { render: refuse, renderSuffix: refuse };
+  return { render: refuse, renderSuffix: refuse, endOfTurn: null };
 }
