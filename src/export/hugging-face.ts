@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { DataError } from '../core/errors.ts';
 import { formatJson, readJsonFile, writeFileAtomic } from '../formats/atomic-files.ts';
 import { type EncodedFloats, encodeFloats } from '../formats/encode-floats.ts';
+import { families } from '../formats/hf-families.ts';
 import { layOutSafetensors, type SafetensorsInfo } from '../formats/safetensors-layout.ts';
 import { createTensorFile, type TensorFile, type TensorLayout } from '../formats/tensor-file.ts';
 import type { Policy } from './find-policy.ts';
@@ -76,7 +77,7 @@ export async function writeHuggingFace(
   await policy.base.writeTextFiles(directory);
   if (policy.chatTemplate !== null)
     await writeFileAtomic(join(directory, 'chat_template.jinja'), [policy.chatTemplate]);
-  await setDtype(join(directory, 'config.json'), dtype);
+  await completeConfig(join(directory, 'config.json'), policy, dtype);
 }
 
 async function writeIndex(directory: string, { files }: HuggingFacePlan): Promise<void> {
@@ -89,10 +90,14 @@ async function writeIndex(directory: string, { files }: HuggingFacePlan): Promis
   await writeFileAtomic(join(directory, 'model.safetensors.index.json'), [formatJson(index)]);
 }
 
-/** transformers 4 reads `torch_dtype`, 5 `dtype`; the key that is there stays the one that is written. */
-async function setDtype(path: string, dtype: SafetensorsFloats): Promise<void> {
+/**
+ * The dtype of the weights, and the class that a config.json from a GGUF file does not name. transformers 4 reads `torch_dtype`, 5 `dtype`;
+ * the key that is there stays the one that is written.
+ */
+async function completeConfig(path: string, { base }: Policy, dtype: SafetensorsFloats): Promise<void> {
   const config = (await readJsonFile(path)) as Record<string, unknown>;
   const value = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' }[dtype];
   const key = 'dtype' in config ? 'dtype' : 'torch_dtype';
-  await writeFileAtomic(path, [formatJson({ ...config, [key]: value })]);
+  const architectures = [`${families[base.config.modelType].className}ForCausalLM`];
+  await writeFileAtomic(path, [formatJson({ architectures, ...config, [key]: value })]);
 }

@@ -3,10 +3,13 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { gguf } from '@huggingface/gguf';
 import { afterAll, describe, expect, test } from 'vitest';
+import { exportPolicy } from '../../src/export/index.ts';
+import { readJsonFile } from '../../src/formats/atomic-files.ts';
 import { openModel } from '../../src/formats/model-source.ts';
 import { readModelTensors, readSafetensors } from '../../src/formats/safetensors.ts';
 import { expectClose, expectSameBits, tolerances } from '../tolerance.ts';
 import { createFixtureRun, fixtures, readFixture } from './fixture-run.ts';
+import { writeRunFolder } from './run-folder.ts';
 
 const run = await createFixtureRun();
 afterAll(run.remove);
@@ -67,14 +70,18 @@ test('our reader finds the merged weights, configuration and tokenizer of the fi
 });
 
 test('an exported GGUF file is a base model that can be exported again', async () => {
-  const { writeRunFolder } = await import('./run-folder.ts');
-  const { exportPolicy } = await import('../../src/export/index.ts');
   const { path: base } = await run.exportTo('base.gguf', { format: 'gguf', dtype: 'f32' });
   const path = join(run.folder, 'second');
   await writeRunFolder({ root: path, base, steps: [1], strength: 0 });
   const out = join(run.folder, 'second.gguf');
   await exportPolicy({ path, name: 'agent', format: 'gguf', dtype: 'f32', out });
   expect(Buffer.compare(await readFile(out), await readFile(base))).toBe(0);
+  const folder = join(run.folder, 'second');
+  await exportPolicy({ path, name: 'agent', format: 'safetensors', out: join(folder, 'hf') });
+  expect(await readJsonFile(join(folder, 'hf', 'config.json'))).toMatchObject({
+    architectures: ['LlamaForCausalLM'],
+    torch_dtype: 'float32',
+  });
 });
 
 describe('merged weights', () => {
