@@ -6,7 +6,7 @@
 import { type FileHandle, stat } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { DataError, messageOf } from '../core/errors.ts';
-import { pieceBytes, readRange } from './file-ranges.ts';
+import { openForReading, pieceBytes, readRange } from './file-ranges.ts';
 import { dequantizers } from './gguf-quants.ts';
 import { type GgmlType, ggmlTypes, ggufAlignment } from './gguf-types.ts';
 import { countElements } from './safetensors-header.ts';
@@ -52,7 +52,12 @@ export async function openGgufFile(path: string): Promise<GgufFile> {
     throw new DataError(`${path}: file is truncated: its header must end within it, got ${fileBytes} bytes`);
   }
   if (!parsed.littleEndian) throw new DataError(`${path}: must be little-endian, got a big-endian file`);
-  const metadata = createMetadata(new Map<string, unknown>(Object.entries(parsed.metadata)), path);
+  const values = new Map<string, unknown>(Object.entries(parsed.metadata));
+  const tokens = values.get(tokensKey);
+  if (Array.isArray(tokens) && new Set(tokens).add('').size <= tokens.length) {
+    values.set(tokensKey, await readTokens(path, headerEnd));
+  }
+  const metadata = createMetadata(values, path);
   if ((metadata.number('split.count') ?? 1) > 1) {
     throw new DataError(
       `${path}: must be a whole model, got a part of a split one; join it with llama-gguf-split --merge`,
@@ -67,6 +72,32 @@ export async function openGgufFile(path: string): Promise<GgufFile> {
     tensors.set(name, describeTensor(name, shape.map(Number).reverse(), type, Number(offset), place));
   }
   return { path, metadata, tensors };
+}
+
+const tokensKey = 'tokenizer.ggml.tokens';
+
+/**
+ * The texts of the tokens once more. The library drops a byte order mark at the begin of a string, which makes two tokens equal, or one
+ * empty, where a vocabulary has such (Gemma's, Llama 2's). The field is whole, since the library has read it.
+ */
+async function readTokens(path: string, headerBytes: number): Promise<string[]> {
+  const file = await openForReading(path);
+  try {
+    const header = Buffer.from(await readRange(file, 0, headerBytes, path));
+    let at = header.indexOf(tokensKey) + tokensKey.length + 8; // types of the value and of its items
+    const size = (): number => {
+      at += 8;
+      return Number(header.readBigUInt64LE(at - 8));
+    };
+    const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+    return Array.from({ length: size() }, () => {
+      const length = size();
+      at += length;
+      return decoder.decode(header.subarray(at - length, at));
+    });
+  } finally {
+    await file.close();
+  }
 }
 
 /** All values of a tensor, in the order of the file. */

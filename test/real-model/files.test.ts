@@ -5,11 +5,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { createChatTemplate } from '../../src/formats/chat-template.ts';
+import { openGgufFile } from '../../src/formats/gguf-file.ts';
+import { ggufTokenizer } from '../../src/formats/gguf-tokenizer.ts';
 import { readHfConfig } from '../../src/formats/hf-config.ts';
 import { openModel } from '../../src/formats/model-source.ts';
-import { loadTokenizer } from '../../src/formats/tokenizer.ts';
+import { createTokenizer, loadTokenizer } from '../../src/formats/tokenizer.ts';
 import { parameterShapes } from '../../src/nn/parameters.ts';
-import { describeWithModel, expected, tokenizedTexts } from './smollm2.ts';
+import { describeWithModel, expected, tokens } from './smollm2.ts';
 
 describeWithModel('files of SmolLM2-135M-Instruct', (path) => {
   test('configuration and names of the parameters', async () => {
@@ -43,12 +45,24 @@ describeWithModel('files of SmolLM2-135M-Instruct', (path) => {
 
   test('token ids are llama.cpp’s, and decode to the text', async () => {
     const tokenizer = await (await openModel(path)).loadTokenizer();
-    expect(tokenizedTexts.length).toBeGreaterThan(20);
-    for (const { text, ids } of tokenizedTexts) {
+    expect(tokens.texts.length).toBeGreaterThan(20);
+    for (const { text, ids } of tokens.texts) {
       expect(tokenizer.encode(text), JSON.stringify(text)).toEqual(ids);
       expect(tokenizer.decode(ids)).toBe(text);
     }
     expect([tokenizer.vocabSize, tokenizer.bosId, tokenizer.eosId, tokenizer.padId]).toEqual([49_152, 1, 2, 2]);
+  });
+
+  test.each(Object.entries(tokens.byPreTokenizer))('split as %s: llama.cpp’s ids', async (pre, ids) => {
+    const { metadata } = await openGgufFile(path);
+    const string = (key: string): string | null => (key === 'tokenizer.ggml.pre' ? pre : metadata.string(key));
+    const files = ggufTokenizer({ ...metadata, string }, 49_152, path);
+    const tokenizer = createTokenizer(files.tokenizerJson, files.tokenizerConfig);
+    for (const [i, { text }] of tokens.texts.entries()) {
+      // llama.cpp leaves out the NFC of Qwen's own tokenizer.json.
+      if (pre === 'qwen2' && text.normalize('NFC') !== text) continue;
+      expect(tokenizer.encode(text), JSON.stringify(text)).toEqual(ids[i]);
+    }
   });
 
   test('the chat template renders as in transformers', async () => {

@@ -31,8 +31,14 @@ const read = (name: string): unknown =>
 
 export const expected = read('expected.json') as Expected;
 
-/** Texts and their ids, by llama.cpp. Written by `test/fixtures/generate/smollm2_tokens.mjs`. */
-export const tokenizedTexts = (read('tokens.json') as { texts: { text: string; ids: number[] }[] }).texts;
+interface Tokens {
+  readonly texts: readonly { readonly text: string; readonly ids: readonly number[] }[];
+  /** Ids of the same texts where the file says another way of splitting words. */
+  readonly byPreTokenizer: Readonly<Record<string, readonly (readonly number[])[]>>;
+}
+
+/** By llama.cpp. Written by `test/fixtures/generate/smollm2_tokens.mjs`. */
+export const tokens = read('tokens.json') as Tokens;
 
 /** Numbers of the fixture: base64 of little-endian float32. */
 export function decodeFloats(base64: string): Float32Array {
