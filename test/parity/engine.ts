@@ -76,7 +76,11 @@ export class Sampler {
   }
 }
 
-export function createTrainer({ config, parameters, adapter }: EngineModel, runtime: Runtime): Trainer {
+export function createTrainer(
+  { config, parameters, adapter }: EngineModel,
+  runtime: Runtime,
+  activationRecomputation: 'always' | 'never',
+): Trainer {
   return new Trainer({
     config,
     lora: adapter?.lora ?? null,
@@ -85,5 +89,6 @@ export function createTrainer({ config, parameters, adapter }: EngineModel, runt
     baked: adapter ? parameters : new Map(),
     runtime,
     microbatchTokens: 2048,
+    activationRecomputation,
   });
 }

@@ -2,17 +2,18 @@
 import { describe, expect, test } from 'vitest';
 import { createOrtRuntime } from '../../src/graph/runtime-ort.ts';
 import type { Parameters } from '../../src/nn/parameters.ts';
-import { Trainer } from '../../src/train/trainer.ts';
+import { Trainer, type TrainerOptions } from '../../src/train/trainer.ts';
 import { expectClose, tolerances } from '../tolerance.ts';
 import { type FamilyFixture, type FixtureAdapter, families } from './families.ts';
 
 const runtime = await createOrtRuntime({ threads: 1 });
 const withGradients = families.filter(({ adapter }) => adapter !== null);
-/** Both sequences in one row, and each in a microbatch of its own. */
-const microbatches = [
-  ['packed', 4096],
-  ['apart', 1],
-] as const;
+const ways = [
+  ['both sequences in one row', { microbatchTokens: 4096, activationRecomputation: 'never' }],
+  ['each sequence a microbatch', { microbatchTokens: 1, activationRecomputation: 'never' }],
+  ['layer by layer', { microbatchTokens: 4096, activationRecomputation: 'always' }],
+] as const satisfies readonly (readonly [string, Partial<TrainerOptions>])[];
+type Way = (typeof ways)[number][1];
 
 interface Outcome {
   readonly loss: number;
@@ -24,7 +25,7 @@ interface Outcome {
 async function train(
   { config, parameters, expected }: FamilyFixture,
   adapter: FixtureAdapter | null,
-  microbatchTokens: number,
+  way: Way,
 ): Promise<Outcome> {
   const copy = (map: Parameters): Parameters =>
     new Map([...map].map(([name, { shape, data }]) => [name, { shape, data: data.slice() }]));
@@ -36,7 +37,7 @@ async function train(
     trained,
     baked: new Map(),
     runtime,
-    microbatchTokens,
+    ...way,
   });
   const sequences = expected.sequences.map((sequence) => ({
     ...sequence,
@@ -71,11 +72,11 @@ function expectEqual({ expected, tensors }: FamilyFixture, outcome: Outcome, pre
 }
 
 describe.each(withGradients.map((fixture) => [fixture.name, fixture] as const))('%s', (_name, fixture) => {
-  test.each(microbatches)('every weight trained, sequences %s', async (_what, tokens) => {
-    expectEqual(fixture, await train(fixture, null, tokens), '', fixture.expected.loss);
+  test.each(ways)('every weight trained, %s', async (_what, way) => {
+    expectEqual(fixture, await train(fixture, null, way), '', fixture.expected.loss);
   });
 
-  test.each(microbatches)('the adapter trained, sequences %s', async (_what, tokens) => {
-    expectEqual(fixture, await train(fixture, fixture.adapter, tokens), 'adapter/', fixture.expected.adapterLoss!);
+  test.each(ways)('the adapter trained, %s', async (_what, way) => {
+    expectEqual(fixture, await train(fixture, fixture.adapter, way), 'adapter/', fixture.expected.adapterLoss!);
   });
 });

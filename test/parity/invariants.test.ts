@@ -37,14 +37,16 @@ function toSequence(tokenIds: readonly number[], temperature = 1): TrainingSeque
 async function trainerLogprobs(
   model: EngineModel,
   sequences: readonly TrainingSequence[],
+  way: 'always' | 'never' = 'never',
 ): Promise<readonly (readonly number[])[]> {
-  const trainer = createTrainer(model, runtime);
+  const trainer = createTrainer(model, runtime, way);
   return (await trainer.forwardBackward(sequences, { name: 'crossEntropy' }, 1)).trainingLogprobs;
 }
 
 describe.each(families.map((fixture) => [fixture.name, fixture] as const))('%s', (_name, fixture) => {
   const model = longModel(fixture);
-  const prompts = [9, 70, 33, 70].map((length, i) => randomIds(length, 64, 'prompt', i));
+  // Two share a prompt.
+  const prompts = [9, 70, 33, 70].map((length) => randomIds(length, 64, 'prompt', length));
 
   test("greedy tokens are those of transformers' generate", async () => {
     const { config, parameters, expected } = fixture;
@@ -62,11 +64,13 @@ describe.each(families.map((fixture) => [fixture.name, fixture] as const))('%s',
     const whole = samples.map(({ tokenIds }, i) => [...prompts[i]!, ...tokenIds]);
     const sequences = whole.map((tokenIds) => toSequence(tokenIds, temperature));
     const packed = await trainerLogprobs(model, sequences);
+    const inLayers = await trainerLogprobs(model, sequences, 'always');
     for (const [i, { logprobs, tokenIds }] of samples.entries()) {
       const start = prompts[i]!.length;
       const scored = await sampler.score(whole[i]!, 1 / temperature);
       expect(scored.slice(start), `prefill of sequence ${i}`).toEqual(logprobs);
       expect(packed[i], `trainer, sequence ${i}`).toEqual(scored);
+      expect(inLayers[i], `trainer layer by layer, sequence ${i}`).toEqual(scored);
       expect((await trainerLogprobs(model, [sequences[i]!]))[0], `trainer, sequence ${i} alone`).toEqual(scored);
       const alone = await (await Sampler.create(model, runtime)).sample([requests[i]!]);
       expect(alone, `sequence ${i} alone`).toEqual([{ tokenIds, logprobs }]);
