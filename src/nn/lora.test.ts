@@ -24,6 +24,20 @@ test('a spec lists its modules once, in the order of the layer', () => {
   });
 });
 
+test('a model of fused projections has modules of its own', () => {
+  const fused = tinyConfig({ modelType: 'phi3', hasFusedProjections: true });
+  const spec = loraSpec({ rank: 2, alpha: 4 }, fused);
+  expect(spec.targetModules).toEqual(['qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj']);
+  // q 4·16 + k 2·16 + v 2·16 from width 32; gate 48 + up 48.
+  expect(loraShapes(fused, spec).get(loraTensorName(1, 'qkv_proj', 'B'))).toEqual([128, 2]);
+  expect(linearShape(fused, 'gate_up_proj')).toEqual([96, 32]);
+  expect(() => loraSpec({ rank: 2, alpha: 4, targetModules: ['q_proj'] }, fused)).toThrow(
+    new ConfigError(
+      "lora.targetModules: must be of qkv_proj, o_proj, gate_up_proj, down_proj for a phi3 model, got 'q_proj'",
+    ),
+  );
+});
+
 test.each([
   [{ rank: 0, alpha: 1 }, 'lora.rank: must be a whole number ≥ 1, got 0'],
   [{ rank: 1.5, alpha: 1 }, 'lora.rank: must be a whole number ≥ 1, got 1.5'],
