@@ -1,7 +1,8 @@
 /** `art serve`: one model behind an OpenAI-compatible server on this computer, until Ctrl-C. Layer 6. */
 import { readFile } from 'node:fs/promises';
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import { ConfigError, messageOf } from '../core/errors.ts';
+import type { Precision } from '../graph/onnx.ts';
 import { LocalBackend, type LocalBackendOptions } from '../local-backend.ts';
 import { TrainableModel } from '../sdk/model.ts';
 
@@ -22,6 +23,8 @@ interface EngineFlags {
   readonly sampleThreads?: number;
   readonly cacheTokens?: number;
   readonly microbatchTokens?: number;
+  readonly rolloutPrecision?: Precision;
+  readonly memoryCheck: boolean;
 }
 
 /** The action resolves when SIGINT or SIGTERM has come and everything is closed. */
@@ -39,8 +42,23 @@ export function createServeCommand(): Command {
     .option('--chat-template <file>', "Jinja file that takes the place of the model's chat template")
     .option('--train-threads <threads>', 'threads of training (default: cores of this computer)', parseInteger)
     .option('--sample-threads <threads>', 'threads of sampling (default: 1)', parseInteger)
-    .option('--cache-tokens <tokens>', 'tokens that the KV cache holds (default: 65536)', parseInteger)
-    .option('--microbatch-tokens <tokens>', 'tokens of one training pass (default: 2048)', parseInteger)
+    .option(
+      '--cache-tokens <tokens>',
+      'tokens that the KV cache holds (default: 65536, or as many as fit)',
+      parseInteger,
+    )
+    .option(
+      '--microbatch-tokens <tokens>',
+      'tokens of one training pass (default: 512, large models 2048)',
+      parseInteger,
+    )
+    .addOption(
+      new Option('--rollout-precision <precision>', 'of rollouts (default: float32, which is exact)').choices([
+        'float32',
+        'int8',
+      ]),
+    )
+    .option('--no-memory-check', 'load a model although memory may not suffice')
     .action(serve);
 }
 
@@ -62,12 +80,14 @@ async function serve(options: ServeOptions): Promise<void> {
 }
 
 function engineOptions(flags: EngineFlags): NonNullable<LocalBackendOptions['engine']> {
-  const { trainThreads, sampleThreads, cacheTokens, microbatchTokens } = flags;
+  const { trainThreads, sampleThreads, cacheTokens, microbatchTokens, rolloutPrecision, memoryCheck } = flags;
   return {
+    isMemoryChecked: memoryCheck,
     ...(trainThreads !== undefined && { trainThreads }),
     ...(sampleThreads !== undefined && { sampleThreads }),
     ...(cacheTokens !== undefined && { cacheTokens }),
     ...(microbatchTokens !== undefined && { microbatchTokens }),
+    ...(rolloutPrecision !== undefined && { rolloutPrecision }),
   };
 }
 

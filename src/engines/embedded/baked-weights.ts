@@ -6,7 +6,7 @@
 import { countValues, type Parameters } from '../../nn/parameters.ts';
 
 /** Every graph holds its own packed copies, so large models are fed instead. */
-const MAX_BAKED_VALUES = 50_000_000;
+export const MAX_BAKED_VALUES = 50_000_000;
 
 /** The frozen base of a LoRA run if it is small; nothing in full-parameter training, whose weights change. */
 export function bakedWeights(parameters: Parameters, isLora: boolean): Parameters {

@@ -5,7 +5,10 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { AbortedError, type ArtError, DataError, EngineError } from '../../core/errors.ts';
+import { openModel } from '../../formats/model-source.ts';
 import type { Engine, SampleEvent, SampleRequest } from '../engine.ts';
+import { readAvailableMemory } from './available-memory.ts';
+import { fitMemory } from './memory-estimate.ts';
 import type { EmbeddedEngineOptions } from './options.ts';
 import {
   type Call,
@@ -40,11 +43,18 @@ function processFile(): string {
   );
 }
 
-/** Starts the engine's process and loads the model. Throws EngineError if it does not come up. */
+/** Throws ConfigError if the model will not fit into memory; it is not loaded for that. */
+async function withFittingCache(options: EmbeddedEngineOptions): Promise<EmbeddedEngineOptions> {
+  const { config } = await openModel(options.modelDirectory);
+  return fitMemory(config, options, await readAvailableMemory(), options.modelDirectory);
+}
+
+/** Starts the engine's process and loads the model. Throws EngineError if it does not come up, ConfigError if memory does not suffice. */
 export async function createEmbeddedEngine(options: EmbeddedEngineOptions): Promise<Engine> {
+  const started = options.isMemoryChecked === false ? options : await withFittingCache(options);
   const client = new EngineClient(options.callTimeoutMs ?? DEFAULT_CALL_TIMEOUT_MS);
   try {
-    await client.call('start', options);
+    await client.call('start', started);
   } catch (error) {
     await client.close();
     throw error;

@@ -17,12 +17,14 @@ export interface EmbeddedEngineOptions {
   /** Threads of one training graph, and of one sampling graph; defaults: number of cores, and 1. */
   readonly trainThreads?: number;
   readonly sampleThreads?: number;
-  /** Tokens that the KV cache holds; default 65,536. */
+  /** Tokens that the KV cache holds; default 65,536, or as many as fit into memory. */
   readonly cacheTokens?: number;
   /** Sequences that decode together; default 256. */
   readonly maxRunningSequences?: number;
   /** Tokens of one training microbatch, padding included; default 2,048. */
   readonly microbatchTokens?: number;
+  /** Whether a model that needs more memory than there is left is refused before it is loaded; default true. */
+  readonly isMemoryChecked?: boolean;
   /** Time limit of one engine call, and of a pause in sampling (not of a whole sample), milliseconds; default 600,000. */
   readonly callTimeoutMs?: number;
 }
