@@ -96,7 +96,9 @@ async function createVenv(directory: string, requirements: string, env: Record<s
   const python =
     process.platform === 'win32' ? join(directory, 'Scripts', 'python.exe') : join(directory, 'bin/python');
   // The files list every package, so nothing is left to resolve.
-  await run(python, ['-m', 'pip', 'install', '--no-deps', '--no-input', '-r', requirements], env);
+  // A wheel that pip has kept may have been compiled with other flags.
+  const flags = Object.keys(env).length > 0 ? ['--no-cache-dir'] : [];
+  await run(python, ['-m', 'pip', 'install', '--no-deps', '--no-input', ...flags, '-r', requirements], env);
 }
 
 /** The CPU binary of this platform and no other: those for GPUs are hundreds of megabytes. */
