@@ -2,7 +2,6 @@
 import { readFile } from 'node:fs/promises';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { ConfigError, messageOf } from '../core/errors.ts';
-import type { Precision } from '../graph/onnx.ts';
 import { LocalBackend, type LocalBackendOptions } from '../local-backend.ts';
 import { TrainableModel } from '../sdk/model.ts';
 
@@ -18,12 +17,14 @@ interface ServeOptions extends EngineFlags {
   readonly chatTemplate?: string;
 }
 
+type EngineOptions = NonNullable<LocalBackendOptions['engine']>;
+
 interface EngineFlags {
   readonly trainThreads?: number;
   readonly sampleThreads?: number;
   readonly cacheTokens?: number;
   readonly microbatchTokens?: number;
-  readonly rolloutPrecision?: Precision;
+  readonly rolloutPrecision?: EngineOptions['rolloutPrecision'];
   readonly memoryCheck: boolean;
 }
 
@@ -79,7 +80,7 @@ async function serve(options: ServeOptions): Promise<void> {
   await stopped;
 }
 
-function engineOptions(flags: EngineFlags): NonNullable<LocalBackendOptions['engine']> {
+function engineOptions(flags: EngineFlags): EngineOptions {
   const { trainThreads, sampleThreads, cacheTokens, microbatchTokens, rolloutPrecision, memoryCheck } = flags;
   return {
     isMemoryChecked: memoryCheck,
