@@ -5,6 +5,12 @@ import { createTraining } from './training.ts';
 
 const [key, sequenceCount, microbatchTokens, threads] = process.argv.slice(2);
 const runtime = await createOrtRuntime({ threads: Number(threads) });
-const training = createTraining(modelByKey(key!), runtime, Number(sequenceCount), Number(microbatchTokens));
+const training = await createTraining(
+  modelByKey(key!),
+  runtime,
+  Number(sequenceCount),
+  Number(microbatchTokens),
+  Number(threads),
+);
 await training.run();
 console.log(process.resourceUsage().maxRSS / 1024);

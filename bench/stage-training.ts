@@ -21,7 +21,7 @@ export async function benchTraining(context: StageContext, key: string, model: B
   const isLarge = model.config.width >= 512;
   const sequenceCount = isQuick ? 2 : isLarge ? 8 : 32;
   const ours = await startWorkload(`train ${model.name}, ${threads} threads`, threads, isQuick, (runtime) =>
-    createTraining(model, runtime, sequenceCount),
+    createTraining(model, runtime, sequenceCount, undefined, threads),
   );
   const iterations = isQuick ? 1 : isLarge ? 2 : 4;
   await ours.measure(iterations);

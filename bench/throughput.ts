@@ -29,7 +29,8 @@ export async function startWorkload(
   const counter = createFlopCounter(runtime);
   const measureCeiling = await createCeiling(runtime, isQuick ? 2 : 8);
   const workload = await create(counter.runtime);
-  const flops = await counter.count(workload.run);
+  const flops = await counter.count(workload.countable ?? workload.run);
+  if (workload.countable) await workload.run();
   const samples: Sample[] = [];
   let ceiling: Ceiling | null = null;
   const wall = (): { median: number; min: number } => summarize(samples, 'seconds');

@@ -42,8 +42,14 @@ const packages: Readonly<Record<string, readonly string[]>> = {
 };
 
 const ortFile = 'src/graph/runtime-ort.ts';
-/** The two threads of the embedded engine's process. */
-const ortUsers = ['src/engines/embedded/process.ts', 'src/engines/embedded/trainer-thread.ts'];
+/** The threads of the embedded engine's process. */
+const threads = [
+  'src/engines/embedded/process.ts',
+  'src/engines/embedded/trainer-thread.ts',
+  'src/train/lane-thread.ts',
+];
+/** Them, and what the trainer's thread starts lanes with. */
+const ortUsers = [...threads, 'src/train/lanes.ts', 'src/train/start-trainer.ts'];
 
 /** Cases and fixtures of the tests beside them. */
 const testSupport = [
@@ -139,7 +145,7 @@ describe('what is loaded', () => {
       (file) => file !== ortFile && findPath(imports, file, (target) => target === ortFile),
     );
     expect(reaching).toEqual(ortUsers);
-    const starters = imports.filter(({ target, kind }) => ortUsers.includes(target) && kind !== 'type');
+    const starters = imports.filter(({ target, kind }) => threads.includes(target) && kind !== 'type');
     expect(starters.map((item) => report(item, 'the engine runs in a process of its own'))).toEqual([]);
   });
 
@@ -197,7 +203,7 @@ describe('the rules themselves', () => {
 
 describe('sizes', () => {
   /** Largest number of lines of a file; tables have one row per op. */
-  const limit = (file: string): number => (file === 'src/graph/ops.ts' ? 600 : 400);
+  const limit = (file: string): number => (/^src\/graph\/(ops|op-cases)\.ts$/.test(file) ? 600 : 400);
   /** Files that may be longer, each with its reason. */
   const exceptions: Readonly<Record<string, string>> = {};
 

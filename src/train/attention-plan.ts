@@ -11,6 +11,8 @@ import type { Run, Span, TokenLayout } from './token-layout.ts';
 
 /** Scores of one job, float32 values: 32 MB. */
 const MAX_SCORES = 8 * 1024 * 1024;
+/** Queries of a piece. For each piece the keys before it are copied; pieces of 64 to 256 take the same time. */
+const PIECE_LENGTH = 128;
 /** Pieces with as many padded keys run as one job. */
 const KEY_PADDING = 64;
 
@@ -50,16 +52,10 @@ export function planAttention(layout: TokenLayout, config: DecoderConfig): Atten
   return jobs;
 }
 
-/** Longer sequences get longer pieces: for each piece the keys before it are copied. */
-function pieceLength(keys: number): number {
-  return keys <= 1024 ? 128 : 256;
-}
-
 function cutRun({ row, count, position, prefix }: Run): Piece[] {
-  const length = pieceLength(position + count);
   const pieces: Piece[] = [];
-  for (let start = 0; start < count; start += length) {
-    const size = Math.min(length, count - start);
+  for (let start = 0; start < count; start += PIECE_LENGTH) {
+    const size = Math.min(PIECE_LENGTH, count - start);
     pieces.push({
       queries: { row: row + start, count: size },
       position: position + start,

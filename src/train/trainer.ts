@@ -3,6 +3,7 @@
  * `plan.ts` decides how a microbatch is computed; every way gives the same logprobs, bit for bit.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
+import type { Lanes } from './lanes.ts';
 import { Layered } from './layered.ts';
 import { checkLoss, type LossSpec } from './loss-graph.ts';
 import type { TokenPlace, TrainingSequence } from './microbatch.ts';
@@ -18,8 +19,8 @@ export { trainingGraph } from './whole-graph.ts';
 export interface TrainerOptions extends ModelParts {
   /** Tokens of one microbatch, padding included. */
   readonly microbatchTokens: number;
-  /** Whole graphs that the runtime runs side by side; 1 when left out. */
-  readonly lanes?: number;
+  /** Threads that compute microbatches side by side; they hold this very model. None: microbatches run here, one after the other. */
+  readonly lanes?: Lanes | null;
   /** `auto` when left out. */
   readonly activationRecomputation?: ActivationRecomputation;
   /** What activations may take, bytes; 1.5 GB when left out. */
@@ -87,6 +88,7 @@ export class Trainer {
     if (!units.some((unit) => placesOf(unit).length > 0)) {
       throw new DataError('forwardBackward: at least one token must have actionMask 1, got none');
     }
+    await this.#options.lanes?.setWeights(this.#options.trained);
     for await (const [unit, result] of this.#runUnits(units, loss, scale)) {
       this.#accumulate(result.gradients);
       scatterLogprobs(placesOf(unit), result.logprobs, trainingLogprobs);
@@ -149,8 +151,7 @@ export class Trainer {
       if (unit) running.push(this.#run(unit, loss, scale));
     };
     try {
-      const lanes = units[0]!.kind === 'whole' ? (this.#options.lanes ?? 1) : 1;
-      for (let lane = 0; lane < lanes; lane++) start();
+      for (let lane = 0; lane < (this.#options.lanes?.count ?? 1); lane++) start();
       for (const unit of units) {
         const result = await running.shift()!;
         start();
@@ -164,6 +165,8 @@ export class Trainer {
   }
 
   #run(unit: Unit, loss: LossSpec, scale: number): Promise<PassResult> {
+    const { lanes } = this.#options;
+    if (lanes) return lanes.run(unit, loss, scale);
     return unit.kind === 'whole'
       ? this.#whole.train(unit.microbatch, loss, scale)
       : this.#layered.train(unit.batch, loss, scale, unit.isKeeping);

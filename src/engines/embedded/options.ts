@@ -1,4 +1,6 @@
 /** Options of the embedded engine, shared by the parent and the engine's process. Layer 4. */
+import { ConfigError } from '../../core/errors.ts';
+import type { Precision } from '../../graph/onnx.ts';
 
 export interface LoraOptions {
   readonly rank: number;
@@ -21,10 +23,36 @@ export interface EmbeddedEngineOptions {
   readonly cacheTokens?: number;
   /** Sequences that decode together; default 256. */
   readonly maxRunningSequences?: number;
-  /** Tokens of one training microbatch, padding included; default 2,048. */
+  /** Tokens of one training microbatch, padding included; default 512 for small models, else 2,048. */
   readonly microbatchTokens?: number;
+  /**
+   * Whether the backward pass computes activations again, which takes a third more time and a fraction of the memory: `always`, `never`
+   * (then nothing is shared between sequences either), or by need; default `auto`.
+   */
+  readonly activationRecomputation?: 'auto' | 'always' | 'never';
+  /**
+   * Of rollouts: `int8` rounds the frozen base weights, and what is multiplied by them, to 8 bits. It is faster, and sampler and trainer
+   * no longer agree exactly. It needs training by LoRA. Default `float32`.
+   */
+  readonly rolloutPrecision?: Precision;
   /** Whether a model that needs more memory than there is left is refused before it is loaded; default true. */
   readonly isMemoryChecked?: boolean;
   /** Time limit of one engine call, and of a pause in sampling (not of a whole sample), milliseconds; default 600,000. */
   readonly callTimeoutMs?: number;
+}
+
+const precisions: readonly Precision[] = ['float32', 'int8'];
+
+/** `float32` if none is given. Throws ConfigError on another one than those, and on `int8` where weights change that would be rounded. */
+export function checkRolloutPrecision(
+  options: Pick<EmbeddedEngineOptions, 'rolloutPrecision' | 'training'>,
+): Precision {
+  const { rolloutPrecision = 'float32', training } = options;
+  if (!precisions.includes(rolloutPrecision)) {
+    throw new ConfigError(`rolloutPrecision: must be ${precisions.join(' or ')}, got '${rolloutPrecision}'`);
+  }
+  if (rolloutPrecision === 'int8' && training.kind !== 'lora') {
+    throw new ConfigError(`rolloutPrecision: int8 needs training by LoRA, got training '${training.kind}'`);
+  }
+  return rolloutPrecision;
 }

@@ -17,11 +17,11 @@ import {
   toSafetensors,
   writeSafetensors,
 } from '../../formats/safetensors.ts';
-import { createOrtRuntime } from '../../graph/runtime-ort.ts';
 import { createAdapter, type LoraSpec, loraSpec } from '../../nn/lora.ts';
 import { checkParameters, type Parameter, parameterShapes } from '../../nn/parameters.ts';
 import type { AdamWState } from '../../train/optimizer.ts';
-import { Trainer } from '../../train/trainer.ts';
+import { startTrainer } from '../../train/start-trainer.ts';
+import type { Trainer } from '../../train/trainer.ts';
 import { bakedWeights } from './baked-weights.ts';
 import type { EmbeddedEngineOptions } from './options.ts';
 import { type Call, type Outcome, toPlainError } from './protocol.ts';
@@ -49,8 +49,6 @@ interface TrainerState {
   readonly trainer: Trainer;
 }
 
-const DEFAULT_MICROBATCH_TOKENS = 2048;
-
 let state: TrainerState | null = null;
 let trainedTokens = 0;
 let trainingSeconds = 0;
@@ -62,10 +60,16 @@ async function start(options: EmbeddedEngineOptions): Promise<null> {
   checkParameters(parameters, parameterShapes(config), options.modelDirectory);
   const lora = options.training.kind === 'lora' ? loraSpec(options.training, config) : null;
   const trained = lora ? createAdapter(config, lora, options.seed) : parameters;
-  const runtime = await createOrtRuntime({ threads: options.trainThreads ?? availableParallelism() });
-  const microbatchTokens = options.microbatchTokens ?? DEFAULT_MICROBATCH_TOKENS;
   const baked = bakedWeights(parameters, lora !== null);
-  const trainer = new Trainer({ config, lora, parameters, baked, trained, runtime, microbatchTokens });
+  const {
+    trainThreads: threads = availableParallelism(),
+    microbatchTokens,
+    activationRecomputation = 'auto',
+  } = options;
+  const trainer = await startTrainer(
+    { config, lora, parameters, baked, trained },
+    { threads, activationRecomputation, ...(microbatchTokens === undefined ? {} : { microbatchTokens }) },
+  );
   state = { options, lora, trainer };
   return null;
 }
