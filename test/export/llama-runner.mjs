@@ -12,7 +12,7 @@ const [folder] = process.argv.slice(2);
 const entry = join(folder, 'node_modules', 'node-llama-cpp', 'dist', 'index.js');
 const { getLlama, LlamaLogLevel } = await import(pathToFileURL(entry).href);
 
-const llama = await getLlama({ gpu: false, build: 'never', logLevel: LlamaLogLevel.error, maxThreads: 2 });
+const llama = await getLlama({ gpu: false, build: 'never', logLevel: LlamaLogLevel.error, maxThreads: 1 });
 const { jobs } = JSON.parse(await text(process.stdin));
 const results = [];
 for (const job of jobs) results.push(await runJob(job));
@@ -23,6 +23,8 @@ async function runJob({ model: modelPath, lora, promptIds, continuationIds, text
   const model = await llama.loadModel({ modelPath, gpuLayers: 0 });
   // Half floats in the cache would hide how exact the weights are.
   const context = await model.createContext({
+    // One: on a busy machine threads of ggml wait for each other in loops.
+    threads: 1,
     contextSize: promptIds.length + continuationIds.length + 8,
     experimentalKvCacheKeyType: 'F32',
     experimentalKvCacheValueType: 'F32',
