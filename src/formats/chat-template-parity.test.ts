@@ -2,6 +2,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { DataError } from '../core/errors.ts';
 import { createChatTemplate, type TemplateMessage, type TemplateOptions } from './chat-template.ts';
+import { compileJinja } from './jinja.ts';
+import { Float } from './jinja-values.ts';
 
 interface Case {
   readonly conversation: string;
@@ -17,6 +19,10 @@ interface Expected {
   readonly people: readonly object[];
   readonly now: string;
   readonly features: { readonly text: string };
+  /** `f` is the text of a float. */
+  readonly variables: readonly (Readonly<Record<string, unknown>> & { readonly f: string })[];
+  /** What each expression writes for each set of variables; null where it raises. */
+  readonly expressions: readonly { readonly expression: string; readonly written: readonly (string | null)[] }[];
   readonly cases: readonly (Case & { readonly template: string })[];
 }
 
@@ -57,5 +63,19 @@ describe('as transformers renders', () => {
     expect(open('features.jinja').render({ messages, addGenerationPrompt: false, extra, now })).toBe(
       expected.features.text,
     );
+  });
+
+  test('expressions: methods, filters and tests of texts and numbers', () => {
+    expect(expected.expressions.length).toBeGreaterThan(100);
+    for (const { expression, written } of expected.expressions) {
+      const render = compileJinja(`{{ ${expression} }}`);
+      for (const [index, variables] of expected.variables.entries()) {
+        const values = { ...variables, f: new Float(Number(variables.f)) };
+        const what = `${expression} of ${JSON.stringify(variables)}`;
+        const text = written[index] as string | null;
+        if (text === null) expect(() => render(values), what).toThrow(DataError);
+        else expect(render(values), what).toBe(text);
+      }
+    }
   });
 });

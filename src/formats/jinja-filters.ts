@@ -3,7 +3,7 @@
  * Source: jinja2 3.1 filters.py and tests.py; `tojson` is that of transformers. Left out, and refused by name: filters that write
  * HTML or URLs, wrap text, group, batch, or draw at random.
  */
-import { capitalize, splitLines, strip } from './jinja-methods.ts';
+import { capitalize, isLower, isUpper, replace, space, splitLines, strip } from './jinja-methods.ts';
 import {
   Attributes,
   compare,
@@ -80,14 +80,24 @@ function selection(given: Arguments, firstPlace: number): (value: Value) => bool
   return (value) => applyTest(toText(name), value, args);
 }
 
+// Words begin after white space, hyphens and opening brackets; white space is Python's.
+const titleWord = new RegExp(`[^-({\\[<${space}]+`, 'g');
+
+function upperFirst(word: string): string {
+  const [first = '', ...rest] = word;
+  return first.toUpperCase() + rest.join('').toLowerCase();
+}
+
 function toInt(value: Value, fallback: Value): Value {
   if (typeof value === 'bigint') return value;
   const number = toNumber(value);
-  if (number !== null) return Math.trunc(number);
+  if (number !== null && Number.isFinite(number)) return wholeNumber(Math.trunc(number));
   if (typeof value !== 'string') return fallback;
   const text = strip(value).replace(/(?<=\d)_(?=\d)/g, '');
-  return /^[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?$/i.test(text) ? Math.trunc(Number(text)) : fallback;
+  return /^[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?$/i.test(text) ? wholeNumber(Math.trunc(Number(text))) : fallback;
 }
+
+const wholeNumber = (number: number): Value => (Number.isSafeInteger(number) ? number + 0 : BigInt(number));
 
 function toFloat(value: Value, fallback: Value): Value {
   const number = toNumber(value);
@@ -121,6 +131,7 @@ function toJsonFilter(value: Value, given: Arguments): string {
 
 function round(value: Value, given: Arguments): Value {
   const method = toText(given.get(1, 'method', 'common'));
+  if (method === 'common' && typeof value === 'number') return value;
   const factor = 10 ** (toNumber(given.get(0, 'precision', 0)) ?? 0);
   const scaled = (toNumber(value) ?? Number.NaN) * factor;
   if (method === 'ceil') return new Float(Math.ceil(scaled) / factor);
@@ -244,13 +255,8 @@ const filters: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['rejectattr', selectAttribute(false)],
   [
     'replace',
-    (value, given) => {
-      const [from, to] = [toText(given.get(0, 'old')), toText(given.get(1, 'new'))];
-      const most = toNumber(given.get(2, 'count', null)) ?? Number.POSITIVE_INFINITY;
-      return toText(value)
-        .split(from)
-        .reduce((text, part, index) => text + (index <= most ? to : from) + part);
-    },
+    (value, given) =>
+      replace(toText(value), toText(given.get(0, 'old')), toText(given.get(1, 'new')), given.get(2, 'count', -1)),
   ],
   ['reverse', (value) => (typeof value === 'string' ? [...value].reverse().join('') : [...iterate(value)].reverse())],
   ['round', round],
@@ -268,7 +274,7 @@ const filters: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ],
   ['string', toText],
   ['sum', sum],
-  ['title', (value) => toText(value).replace(/[^-\s({[<]+/g, capitalize)],
+  ['title', (value) => toText(value).replace(titleWord, (word) => upperFirst(word))],
   ['tojson', toJsonFilter],
   ['trim', (value, given) => strip(toText(value), 'both', given.get(0, 'chars', null))],
   ['unique', unique],
@@ -276,7 +282,6 @@ const filters: ReadonlyMap<string, Filter> = new Map<string, Filter>([
 ]);
 
 const isText = (value: Value): value is string => typeof value === 'string';
-const hasCase = (text: string): boolean => text.toLowerCase() !== text.toUpperCase();
 const isInteger = (value: Value): boolean => typeof value === 'number' || typeof value === 'bigint';
 const equal: Test = (value, [other]) => isEqual(value, other);
 
@@ -297,7 +302,7 @@ const tests: ReadonlyMap<string, Test> = new Map<string, Test>([
   ['integer', isInteger],
   ['iterable', (value) => value === undefined || isText(value) || Array.isArray(value) || value instanceof Map],
   ['le', (value, [other]) => compare(value, other) <= 0],
-  ['lower', (value) => hasCase(toText(value)) && toText(value) === toText(value).toLowerCase()],
+  ['lower', (value) => isLower(toText(value))],
   ['lt', (value, [other]) => compare(value, other) < 0],
   ['mapping', (value) => value instanceof Map],
   ['ne', (value, [other]) => !isEqual(value, other)],
@@ -309,7 +314,7 @@ const tests: ReadonlyMap<string, Test> = new Map<string, Test>([
   ['string', isText],
   ['true', (value) => value === true],
   ['undefined', (value) => value === undefined],
-  ['upper', (value) => hasCase(toText(value)) && toText(value) === toText(value).toUpperCase()],
+  ['upper', (value) => isUpper(toText(value))],
 ]);
 
 /** `item in all`. Throws DataError if Python could not tell. */

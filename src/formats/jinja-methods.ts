@@ -15,10 +15,11 @@ import {
 } from './jinja-values.ts';
 
 /** White space of `str.strip` and `str.split`: unlike JavaScript's it holds U+001C to U+001F and U+0085, and not U+FEFF. */
-const space = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
+export const space = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
 const spaceStart = new RegExp(`^[${space}]+`);
 const spaceEnd = new RegExp(`[${space}]+$`);
-const spaceRun = new RegExp(`[${space}]+`, 'g');
+const anySpace = new RegExp(`[${space}]`);
+const lastWord = new RegExp(`[^${space}]+$`);
 const controls = '\n\r\v\f\x1c-\x1e\x85\u2028\u2029';
 const lineEnd = new RegExp(`\r\n|[${controls}]`);
 const onlySpace = new RegExp(`^[${space}]+$`);
@@ -48,10 +49,22 @@ export function splitLines(text: string): string[] {
   return lines;
 }
 
-export const capitalize = (text: string): string => {
-  const [first = '', ...rest] = text;
-  return first.toUpperCase() + rest.join('').toLowerCase();
-};
+/** Letters whose title case is not their upper case. */
+const titleCase: Readonly<Record<string, string>> = { Ǆ: 'ǅ', Ǉ: 'ǈ', Ǌ: 'ǋ', Ǳ: 'ǲ' };
+
+/** `str.capitalize`. */
+export function capitalize(text: string): string {
+  const [first = ''] = text;
+  // In one piece: the last sigma of a word has a small letter of its own.
+  const rest = text.toLowerCase().slice(first.toLowerCase().length);
+  // One letter may have two as its upper case, of which the second stays small: ß, Ss.
+  const [head = '', ...tail] = first.toUpperCase();
+  return (titleCase[head] ?? head) + tail.join('').toLowerCase() + rest;
+}
+
+/** `str.islower` and `str.isupper`: no letter of the other case, and at least one of this. */
+export const isLower = (text: string): boolean => /\p{Lowercase}/u.test(text) && !/[\p{Uppercase}\p{Lt}]/u.test(text);
+export const isUpper = (text: string): boolean => /\p{Uppercase}/u.test(text) && !/[\p{Lowercase}\p{Lt}]/u.test(text);
 
 type Method<T> = (self: T, args: readonly Value[], keywords: ReadonlyMap<string, Value>) => Value;
 type Methods<T> = ReadonlyMap<string, Method<T>>;
@@ -80,28 +93,24 @@ function split(text: string, separator: Value, most: Value, isFromRight: boolean
 }
 
 function splitSpace(text: string, count: number, isFromRight: boolean): Value[] {
-  const trimmed = strip(text);
-  if (trimmed === '') return [];
-  const gaps = [...trimmed.matchAll(spaceRun)];
-  const used = isFromRight ? gaps.slice(Math.max(gaps.length - count, 0)) : gaps.slice(0, count);
+  const side = isFromRight ? 'right' : 'left';
   const parts: string[] = [];
-  let start = 0;
-  for (const gap of used) {
-    parts.push(trimmed.slice(start, gap.index));
-    start = gap.index + gap[0].length;
+  let rest = strip(text, side);
+  while (rest !== '') {
+    const at = parts.length >= count ? -1 : isFromRight ? rest.search(lastWord) : rest.search(anySpace);
+    // The part that is not split further keeps the white space at its outer end.
+    if (at === -1 || (isFromRight && at === 0)) {
+      parts.push(rest);
+      break;
+    }
+    parts.push(isFromRight ? rest.slice(at) : rest.slice(0, at));
+    rest = strip(isFromRight ? rest.slice(0, at) : rest.slice(at), side);
   }
-  // With a limit, the part that is not split further keeps the white space at its outer end.
-  if (used.length < gaps.length && !isFromRight) return [...parts, text.replace(spaceStart, '').slice(start)];
-  if (used.length < gaps.length)
-    return [
-      text.replace(spaceEnd, '').slice(0, text.indexOf(trimmed)) + parts[0],
-      ...parts.slice(1),
-      trimmed.slice(start),
-    ];
-  return [...parts, trimmed.slice(start)];
+  return isFromRight ? parts.reverse() : parts;
 }
 
-function replace(text: string, old: Value, replacement: Value, most: Value): string {
+/** `str.replace`. */
+export function replace(text: string, old: Value, replacement: Value, most: Value): string {
   const [from, to] = [textArgument('replace', old), textArgument('replace', replacement)];
   const limit = toNumber(most ?? -1) ?? -1;
   let left = limit < 0 ? Number.POSITIVE_INFINITY : limit;
@@ -129,6 +138,7 @@ function hasAffix(method: 'startsWith' | 'endsWith'): Method<string> {
 }
 
 function find(text: string, args: readonly Value[], method: 'indexOf' | 'lastIndexOf'): number {
+  if ((toNumber(args[1]) ?? 0) > [...text].length) return -1;
   const at = part(text, args)[method](textArgument('find', args[0]));
   const offset = args.length < 2 ? 0 : [...text].slice(0, toNumber(args[1]) ?? 0).length;
   return at === -1 ? -1 : offset + [...part(text, args).slice(0, at)].length;
@@ -145,7 +155,6 @@ const all =
   (pattern: RegExp): Method<string> =>
   (text) =>
     text !== '' && [...text].every((character) => pattern.test(character));
-const hasCase = (text: string): boolean => text.toLowerCase() !== text.toUpperCase();
 
 const stringMethods: Methods<string> = new Map<string, Method<string>>([
   ['strip', (text, [characters]) => strip(text, 'both', characters)],
@@ -153,7 +162,6 @@ const stringMethods: Methods<string> = new Map<string, Method<string>>([
   ['rstrip', (text, [characters]) => strip(text, 'right', characters)],
   ['upper', (text) => text.toUpperCase()],
   ['lower', (text) => text.toLowerCase()],
-  ['casefold', (text) => text.toLowerCase()],
   ['capitalize', capitalize],
   ['title', (text) => text.replace(/\p{L}+/gu, capitalize)],
   ['startswith', hasAffix('startsWith')],
@@ -198,8 +206,8 @@ const stringMethods: Methods<string> = new Map<string, Method<string>>([
   ['isalpha', all(/\p{L}/u)],
   ['isalnum', all(/[\p{L}\p{N}]/u)],
   ['isspace', (text) => onlySpace.test(text)],
-  ['islower', (text) => hasCase(text) && text === text.toLowerCase()],
-  ['isupper', (text) => hasCase(text) && text === text.toUpperCase()],
+  ['islower', isLower],
+  ['isupper', isUpper],
 ]);
 
 const dictMethods: Methods<Map<Value, Value>> = new Map<string, Method<Map<Value, Value>>>([
@@ -227,7 +235,7 @@ const listMethods: Methods<Value[]> = new Map<string, Method<Value[]>>([
 const missing: ReadonlyMap<string, readonly string[]> = new Map([
   [
     'str',
-    'center encode expandtabs format format_map index isascii isidentifier isprintable istitle ljust maketrans rindex rjust swapcase translate zfill'.split(
+    'casefold center encode expandtabs format format_map index isascii isidentifier isprintable istitle ljust maketrans rindex rjust swapcase translate zfill'.split(
       ' ',
     ),
   ],

@@ -20,7 +20,7 @@ export function arithmetic(operator: string, left: Value, right: Value): Value {
   const isFloat =
     left instanceof Float || right instanceof Float || operator === '/' || (operator === '**' && numbers[1] < 0);
   if (!isFloat && !Number.isSafeInteger(result)) throw templateError(`${operator} must stay below 2^53, got ${result}`);
-  return isFloat ? new Float(result) : result;
+  return isFloat ? new Float(result) : result + 0;
 }
 
 function calculate(operator: string, left: number, right: number): number {
@@ -35,15 +35,22 @@ function calculate(operator: string, left: number, right: number): number {
     case '/':
       return left / right;
     case '//':
-      return Math.floor(left / right);
+      // A zero has the sign of the quotient.
+      return Math.round((left - modulo(left, right)) / right) || 0 * Math.sign(left / right);
     case '%':
-      // The sign of the divisor, as in Python.
-      return left - right * Math.floor(left / right);
+      return modulo(left, right);
     case '**':
       return left ** right;
     default:
       throw templateError(`operator ${operator} is not implemented`);
   }
+}
+
+/** With the sign of the divisor, as in Python. */
+function modulo(left: number, right: number): number {
+  const rest = left % right;
+  if (rest === 0) return right < 0 ? -0 : 0;
+  return rest < 0 !== right < 0 ? rest + right : rest;
 }
 
 function repeat(value: Value, count: Value): Value | null {

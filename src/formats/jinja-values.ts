@@ -58,7 +58,8 @@ export function toValue(data: unknown): Value {
   ) {
     return data;
   }
-  if (typeof data === 'number') return Number.isInteger(data) ? data : new Float(data);
+  // From 10^21 on JavaScript writes an exponent, which JSON and Python have for floats alone.
+  if (typeof data === 'number') return Number.isInteger(data) && Math.abs(data) < 1e21 ? data : new Float(data);
   if (Array.isArray(data)) return data.map(toValue);
   if (data instanceof Map || data instanceof Float) return data as Value;
   if (typeof data === 'object') {
@@ -189,9 +190,11 @@ function floatText(value: number, infinity: string, notANumber: string): string 
   if (value !== 0 && (exponent < -4 || exponent >= 16)) {
     return `${mantissa}e${exponent < 0 ? '-' : '+'}${String(Math.abs(exponent)).padStart(2, '0')}`;
   }
-  const digits = mantissa.replace(/[-.]/g, '').length;
-  const text = value.toFixed(Math.max(digits - 1 - exponent, 0));
-  return text.includes('.') ? text : `${text}.0`;
+  const sign = value < 0 ? '-' : '';
+  const digits = mantissa.replace(/[-.]/g, '');
+  if (exponent < 0) return `${sign}0.${'0'.repeat(-exponent - 1)}${digits}`;
+  const whole = digits.slice(0, exponent + 1).padEnd(exponent + 1, '0');
+  return `${sign}${whole}.${digits.slice(exponent + 1) || '0'}`;
 }
 
 export interface JsonOptions {
