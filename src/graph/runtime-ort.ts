@@ -21,6 +21,11 @@ export interface OrtRuntimeOptions {
    * measured on an idle machine.
    */
   readonly isSpinning?: boolean;
+  /**
+   * Sessions keep the memory of a run for the next one. True when left out. Without it a training step of a 135 M model takes 1.3 GB less
+   * and about 5 % more time: every session that ran holds what its largest run needed, rounded up.
+   */
+  readonly isKeepingMemory?: boolean;
 }
 
 type OrtModule = typeof import('onnxruntime-node');
@@ -36,12 +41,17 @@ async function loadOrt(): Promise<OrtModule> {
   }
 }
 
-function sessionOptions({ threads, isSpinning = false }: OrtRuntimeOptions): InferenceSession.SessionOptions {
+function sessionOptions({
+  threads,
+  isSpinning = false,
+  isKeepingMemory = true,
+}: OrtRuntimeOptions): InferenceSession.SessionOptions {
   return {
     executionProviders: ['cpu'],
     intraOpNumThreads: threads,
     interOpNumThreads: 1,
     executionMode: 'sequential',
+    enableCpuMemArena: isKeepingMemory,
     // Sampler and trainer must keep the same operators. 'basic' and 'all' showed no clear
     // gain on a training graph (measured on a busy machine), and the same bits.
     graphOptimizationLevel: 'disabled',

@@ -45,7 +45,7 @@ export async function startTrainer(model: Omit<ModelParts, 'runtime'>, options: 
   return new Trainer({
     ...model,
     ...rest,
-    runtime: await createOrtRuntime({ threads }),
+    runtime: await createOrtRuntime({ threads, isKeepingMemory: isSmall(model) }),
     lanes: count > 1 ? await Lanes.start(laneModel, count) : null,
     microbatchTokens: microbatchTokens ?? defaultMicrobatchTokens(model),
   });
