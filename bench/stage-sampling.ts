@@ -70,8 +70,9 @@ async function measureAll(
   const sequences = Array.from({ length: sequenceCount }, () =>
     Array.from({ length: promptTokens }, () => rng.integer(model.config.vocabSize)),
   );
-  const repeats = model.config.width > 512 ? { warmUps: 0, iterations: 1 } : { warmUps: 1, iterations: 3 };
-  const peers = await samplingPeers(await peerModel(model), { threads, sequences, newTokens, ...repeats });
+  const isHuge = model.config.width > 512;
+  const repeats = isHuge ? { warmUps: 0, iterations: 1 } : { warmUps: 1, iterations: 3 };
+  const peers = await samplingPeers(await peerModel(model), { threads, sequences, newTokens, ...repeats }, isHuge);
   const results: Record<string, PeerResult> = {};
   for (const [name, peer] of Object.entries(peers)) {
     results[name] = await measurePeer(report, `sample ${model.name}`, peer);
