@@ -5,7 +5,7 @@
 
 import { afterAll, describe, expect, test } from 'vitest';
 import { createRng } from '../core/rng.ts';
-import { isExactOffset } from './bit-exact.ts';
+import { isExactOffset, minKeys } from './bit-exact.ts';
 import * as g from './builder.ts';
 import type { GraphConstants } from './onnx.ts';
 import { type Executable, type Feeds, hostIds, hostTensor } from './runtime.ts';
@@ -149,7 +149,7 @@ function runAttention({ run, heads, size, q, keys, length, positions, from }: At
   });
 }
 
-const around = randomFloats(2 * 1024 * 128, 'around');
+const around = randomFloats(2 * 1024 * 256, 'around');
 
 /** Keys of `count` positions, moved to offset `from` of `length`, with other values around them. */
 function placeKeys(keys: Keys, heads: number, size: number, count: number, from: number, length: number): Keys {
@@ -167,7 +167,7 @@ function placeKeys(keys: Keys, heads: number, size: number, count: number, from:
 
 const range = (count: number): number[] => Array.from({ length: count }, (_, i) => i);
 
-describe.each([16, 32, 64, 128])('attention, head size %i', (size) => {
+describe.each([16, 32, 64, 96, 128, 256])('attention, head size %i', (size) => {
   const heads = 2;
 
   test('a query row in decode equals the row in a full prefill, however far the keys are padded', async () => {
@@ -175,10 +175,13 @@ describe.each([16, 32, 64, 128])('attention, head size %i', (size) => {
     for (const length of [40, 600]) {
       const [q, k, v] = ['q', 'k', 'v'].map((name) => randomFloats(heads * length * size, name, length));
       const keys = { k: k!, v: v! };
-      const full = await runAttention({ run, heads, size, q: q!, keys, length, positions: range(length), from: 0 });
+      const least = Math.max(length, minKeys(size));
+      const placed = placeKeys(keys, heads, size, length, 0, least);
+      const whole = { run, heads, size, q: q!, keys: placed, length: least, positions: range(length), from: 0 };
+      const full = await runAttention(whole);
       for (const position of [0, 39, 64, 127, 299, 599].filter((item) => item < length)) {
         for (const queries of [2, 3, 7]) {
-          for (const padded of [Math.ceil((position + 1) / 64) * 64, 1024]) {
+          for (const padded of [Math.max(minKeys(size), Math.ceil((position + 1) / 64) * 64), 1024]) {
             const rows = randomFloats(heads * queries * size, 'other queries');
             const rowAt = (data: Float32Array, row: number): Float32Array =>
               data.subarray(row * size, (row + 1) * size);
@@ -211,7 +214,9 @@ describe.each([16, 32, 64, 128])('attention, head size %i', (size) => {
       const [q, k, v] = ['q', 'k', 'v'].map((name) => randomFloats(heads * count * size, name, count));
       const call = { run, heads, size, q: q!, positions: range(count) };
       const keys = { k: k!, v: v! };
-      const alone = await runAttention({ ...call, keys, length: count, from: 0 });
+      const least = Math.max(count, minKeys(size));
+      const placed = placeKeys(keys, heads, size, count, 0, least);
+      const alone = await runAttention({ ...call, keys: placed, length: least, from: 0 });
       for (const from of [8, 64, 120, 128, 200, 256, 384, 512, 704].filter((at) => isExactOffset(at, count, size))) {
         const packed = placeKeys(keys, heads, size, count, from, 1024);
         const out = await runAttention({ ...call, keys: packed, length: 1024, from });

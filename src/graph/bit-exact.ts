@@ -1,12 +1,12 @@
 /**
  * What keeps the bits of sampler and trainer equal: where a sequence may stand in a packed row so that its attention has the same
  * bits as alone, and the constants that both must share. Layer 1.
- * Measured on ONNX Runtime 1.30's float32 CPU kernels for head sizes 16 to 128; `bit-exact.test.ts` checks it.
+ * Measured on ONNX Runtime 1.30's float32 CPU kernels for head sizes 16 to 256; `bit-exact.test.ts` checks it.
  */
 
 /**
  * probabilities · V sums over keys block by block: 1,024 keys for head size 16, 512 for 32, 256 for 48 and 64, 128 for
- * 80 to 128. The loop is the rule that fits these: tiles of 128 × 128, halving the columns while the keys double.
+ * 80 to 256. The loop is the rule that fits these: tiles of 128 × 128, halving the columns while the keys double.
  */
 export function attentionBlock(headSize: number): number {
   let columns = 128;

@@ -8,7 +8,7 @@ import { createOrtRuntime } from '../../src/graph/runtime-ort.ts';
 import { layerKinds } from '../../src/nn/attention-masks.ts';
 import { loraSpec } from '../../src/nn/lora.ts';
 import type { TrainingSequence } from '../../src/train/microbatch.ts';
-import { randomAdapter, randomIds } from '../tiny-model.ts';
+import { randomAdapter, randomIds, randomParameters } from '../tiny-model.ts';
 import { createTrainer, type EngineModel, Sampler } from './engine.ts';
 import { type FamilyFixture, families } from './families.ts';
 
@@ -21,6 +21,21 @@ function longModel({ config, parameters }: FamilyFixture): EngineModel {
   const lora = loraSpec({ rank: 3, alpha: 6 }, long);
   return { config: long, parameters, adapter: { lora, parameters: randomAdapter(long, lora, 1) } };
 }
+
+/** Head sizes of real models that the fixtures do not have: Phi 3, Gemma 3 with its scale and with one that is no power of 2. */
+const wideModels: readonly (readonly [string, EngineModel])[] = (
+  [
+    ['phi3', { headSize: 96, heads: 2, kvHeads: 2 }],
+    ['gemma3', { headSize: 256, queryScale: 1 / 16 }],
+    ['gemma3', { headSize: 256, queryScale: 1 / Math.sqrt(168) }],
+  ] as const
+).map(([name, sizes]) => {
+  const fixture = families.find((family) => family.name === name)!;
+  const config = { ...longModel(fixture).config, ...sizes };
+  const lora = loraSpec({ rank: 3, alpha: 6 }, config);
+  const adapter = { lora, parameters: randomAdapter(config, lora, 1) };
+  return [`${name}, head size ${sizes.headSize}`, { config, parameters: randomParameters(config, 1), adapter }];
+});
 
 /** Everything but the first token is an action. */
 function toSequence(tokenIds: readonly number[], temperature = 1): TrainingSequence {
@@ -44,10 +59,6 @@ async function trainerLogprobs(
 }
 
 describe.each(families.map((fixture) => [fixture.name, fixture] as const))('%s', (_name, fixture) => {
-  const model = longModel(fixture);
-  // Two share a prompt.
-  const prompts = [9, 70, 33, 70].map((length) => randomIds(length, 64, 'prompt', length));
-
   test("greedy tokens are those of transformers' generate", async () => {
     const { config, parameters, expected } = fixture;
     const sampler = await Sampler.create({ config, parameters, adapter: null }, runtime);
@@ -56,28 +67,8 @@ describe.each(families.map((fixture) => [fixture.name, fixture] as const))('%s',
     expect(sample!.tokenIds).toEqual(tokenIds);
   });
 
-  test('cached decode in a batch = full prefill = packed training = training alone, bit for bit', async () => {
-    const temperature = 0.7;
-    const requests = prompts.map((promptIds, seed) => ({ promptIds, maxTokens: 60 + 40 * seed, temperature, seed }));
-    const sampler = await Sampler.create(model, runtime);
-    const samples = await sampler.sample(requests);
-    const whole = samples.map(({ tokenIds }, i) => [...prompts[i]!, ...tokenIds]);
-    const sequences = whole.map((tokenIds) => toSequence(tokenIds, temperature));
-    const packed = await trainerLogprobs(model, sequences);
-    const inLayers = await trainerLogprobs(model, sequences, 'always');
-    for (const [i, { logprobs, tokenIds }] of samples.entries()) {
-      const start = prompts[i]!.length;
-      const scored = await sampler.score(whole[i]!, 1 / temperature);
-      expect(scored.slice(start), `prefill of sequence ${i}`).toEqual(logprobs);
-      expect(packed[i], `trainer, sequence ${i}`).toEqual(scored);
-      expect(inLayers[i], `trainer layer by layer, sequence ${i}`).toEqual(scored);
-      expect((await trainerLogprobs(model, [sequences[i]!]))[0], `trainer, sequence ${i} alone`).toEqual(scored);
-      const alone = await (await Sampler.create(model, runtime)).sample([requests[i]!]);
-      expect(alone, `sequence ${i} alone`).toEqual([{ tokenIds, logprobs }]);
-    }
-  });
-
   test('a token that no later query sees changes no later logprob', async () => {
+    const model = longModel(fixture);
     const { config } = model;
     const tokenIds = randomIds(200, 64, 'left alone');
     const changed = tokenIds.map((id, t) => (t === 3 ? (id + 1) % 64 : id));
@@ -94,3 +85,32 @@ describe.each(families.map((fixture) => [fixture.name, fixture] as const))('%s',
     expect(differs.lastIndexOf(true)).toBe(Math.min(199, 4 + reach));
   });
 });
+
+describe.each([...families.map((fixture) => [fixture.name, longModel(fixture)] as const), ...wideModels])(
+  '%s',
+  (_name, model) => {
+    // Two share a prompt.
+    const prompts = [9, 70, 33, 70].map((length) => randomIds(length, 64, 'prompt', length));
+
+    test('cached decode in a batch = full prefill = packed training = training alone, bit for bit', async () => {
+      const temperature = 0.7;
+      const requests = prompts.map((promptIds, seed) => ({ promptIds, maxTokens: 60 + 40 * seed, temperature, seed }));
+      const sampler = await Sampler.create(model, runtime);
+      const samples = await sampler.sample(requests);
+      const whole = samples.map(({ tokenIds }, i) => [...prompts[i]!, ...tokenIds]);
+      const sequences = whole.map((tokenIds) => toSequence(tokenIds, temperature));
+      const packed = await trainerLogprobs(model, sequences);
+      const inLayers = await trainerLogprobs(model, sequences, 'always');
+      for (const [i, { logprobs, tokenIds }] of samples.entries()) {
+        const start = prompts[i]!.length;
+        const scored = await sampler.score(whole[i]!, 1 / temperature);
+        expect(scored.slice(start), `prefill of sequence ${i}`).toEqual(logprobs);
+        expect(packed[i], `trainer, sequence ${i}`).toEqual(scored);
+        expect(inLayers[i], `trainer layer by layer, sequence ${i}`).toEqual(scored);
+        expect((await trainerLogprobs(model, [sequences[i]!]))[0], `trainer, sequence ${i} alone`).toEqual(scored);
+        const alone = await (await Sampler.create(model, runtime)).sample([requests[i]!]);
+        expect(alone, `sequence ${i} alone`).toEqual([{ tokenIds, logprobs }]);
+      }
+    });
+  },
+);
