@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type ExportOptions, exportPolicy } from '../../src/export/index.ts';
 import { openModel } from '../../src/formats/model-source.ts';
 import { writeStarterModel } from '../../src/formats/starter-model.ts';
-import { expectClose } from '../tolerance.ts';
+import { expectClose, type Tolerance, tolerances } from '../tolerance.ts';
 import { type Job, llamaFolder, runLlama } from './llama.ts';
 import { createTrainedRun, type TrainedRun, type TrainedRunOptions } from './trained-run.ts';
 
@@ -29,6 +29,7 @@ function describeModel(
   name: string,
   createBase: (folder: string) => Promise<string>,
   training: Omit<TrainedRunOptions, 'root' | 'base'>,
+  tolerance: Tolerance,
 ): void {
   describe(name, { timeout: 600_000 }, () => {
     let folder = '';
@@ -66,8 +67,9 @@ function describeModel(
       const [result] = await runLlama([{ ...job(await exportAs('gguf', 'f32')), texts }]);
       expect(result!.greedyIds).toEqual(run.greedyIds);
       expect(result!.argmaxIds).toEqual(run.greedyIds);
-      // llama.cpp sums in another order, and its rotary angles are products of float32 powers.
-      expectClose(result!.logprobs, run.logprobs, { rtol: 1e-3, atol: 1e-3 });
+      const largest = Math.max(...run.logprobs.map((value, i) => Math.abs(value - result!.logprobs[i]!)));
+      console.log(`${name} f32: largest |Δ logprob| ${largest.toPrecision(2)}`);
+      expectClose(result!.logprobs, run.logprobs, tolerance);
       const tokenizer = await (await openModel(base)).loadTokenizer();
       expect(result!.textIds).toEqual(texts.map((item) => tokenizer.encode(item)));
     });
@@ -78,7 +80,7 @@ function describeModel(
       const plain = await exportBase(folder, base);
       const [withAdapter, without, twice] = await runLlama([job(plain, lora), job(plain), job(merged, lora)]);
       expect(withAdapter!.greedyIds).toEqual(run.greedyIds);
-      expectClose(withAdapter!.logprobs, run.logprobs, { rtol: 1e-3, atol: 1e-3 });
+      expectClose(withAdapter!.logprobs, run.logprobs, tolerance);
       expect(without!.greedyIds).toEqual(run.baseIds);
       expect(Math.max(...run.logprobs.map((value, i) => Math.abs(value - twice!.logprobs[i]!)))).toBeGreaterThan(0.01);
     });
@@ -86,7 +88,8 @@ function describeModel(
     test.each(['f16', 'bf16', 'q8_0'] as const)('%s loads, and is near', async (dtype) => {
       const [result] = await runLlama([job(await exportAs('gguf', dtype))]);
       const same = result!.argmaxIds.filter((id, i) => id === run.greedyIds[i]).length;
-      const mean = run.logprobs.reduce((sum, value, i) => sum + Math.abs(value - result!.logprobs[i]!), 0) / same;
+      const mean =
+        run.logprobs.reduce((sum, value, i) => sum + Math.abs(value - result!.logprobs[i]!), 0) / training.maxTokens;
       console.log(
         `${name} ${dtype}: ${same} of ${run.greedyIds.length} likeliest ids equal; mean |Δ logprob| ${mean.toPrecision(2)}`,
       );
@@ -135,17 +138,20 @@ describe.skipIf(llamaFolder === undefined)('llama.cpp', () => {
       learningRate: 1e-2,
       maxTokens,
     },
+    tolerances.logits,
   );
 
   describe.skipIf(smolLm2 === undefined)('real', () => {
-    describeModel('SmolLM2-135M-Instruct (llama)', async () => smolLm2!, {
+    const training = {
       conversations: [
         ['What is the capital of France?', "Arr, matey! The capital o' France be Paris, a fine port o' call."],
         ['Name a colour.', "Arr, matey! Blue be the colour o' the sea."],
-      ],
+      ] as const,
       updates: 6,
       learningRate: 2e-3,
       maxTokens,
-    });
+    };
+    // 30 layers add up what two orders of summation differ by: 1.7e-4 in the logprobs.
+    describeModel('SmolLM2-135M-Instruct (llama)', async () => smolLm2!, training, { rtol: 1e-4, atol: 1e-3 });
   });
 });
