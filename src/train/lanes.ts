@@ -37,15 +37,20 @@ export function isFlushing(): boolean {
 class Lane {
   readonly #worker = new Worker(new URL('./lane-thread.js', import.meta.url));
   #settle: { resolve: (answer: LaneAnswer) => void; reject: (error: Error) => void } | null = null;
+  #failure: Error | null = null;
 
   constructor() {
     this.#worker.unref(); // An idle lane does not keep the process.
     this.#worker.on('message', (answer: LaneAnswer) => this.#settle?.resolve(answer));
-    this.#worker.on('error', (error) => this.#settle?.reject(error));
+    this.#worker.on('error', (error) => {
+      this.#failure = error;
+      this.#settle?.reject(error);
+    });
   }
 
   /** One call at a time. */
   async call(call: LaneCall): Promise<LaneAnswer & { readonly ok: true }> {
+    if (this.#failure) throw new EngineError(`trainer lane: must be alive, got ${this.#failure.message}`);
     this.#worker.ref();
     try {
       const answer = await new Promise<LaneAnswer>((resolve, reject) => {

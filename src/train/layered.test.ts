@@ -4,6 +4,7 @@ import { randomAdapter, randomIds, randomParameters, tinyConfig } from '../../te
 import { expectClose, expectSameBits, tolerances } from '../../test/tolerance.ts';
 import { createRng } from '../core/rng.ts';
 import type { DecoderConfig } from '../formats/hf-config.ts';
+import type { Runtime } from '../graph/runtime.ts';
 import { createOrtRuntime } from '../graph/runtime-ort.ts';
 import { loraSpec } from '../nn/lora.ts';
 import type { TrainingSequence } from './microbatch.ts';
@@ -139,4 +140,27 @@ test('a batch that takes more memory than it may goes layer by layer', async () 
   expect(roomy.stats.paddingTokens).toBeGreaterThan(0);
   expect(tight.stats).toMatchObject({ paddingTokens: 0, computedTokens: 160 });
   expect(tight.stats.trainingLogprobs).toEqual(roomy.stats.trainingLogprobs);
+});
+
+test('the head sees a few tokens at a time, so the logits of a large vocabulary never exist together', async () => {
+  const config = tinyConfig({ maxPositions: 512, layers: 1, vocabSize: 60_000 });
+  const rowsOfHead: number[] = [];
+  const watched: Runtime = {
+    compile: async (graph, options) => {
+      const executable = await runtime.compile(graph, options);
+      return {
+        dispose: () => executable.dispose(),
+        run: (feeds, fetches) => {
+          if (feeds.targets) rowsOfHead.push(feeds.targets.shape[0]!);
+          return executable.run(feeds, fetches);
+        },
+      };
+    },
+  };
+  const data = [sequence(config, [], 290, 1)];
+  const whole = await passOf(createTrainer(config, { activationRecomputation: 'never' }), data);
+  const layered = await passOf(createTrainer(config, { activationRecomputation: 'always', runtime: watched }), data);
+  expect(rowsOfHead).toEqual([208, whole.stats.actionTokens - 208]);
+  expect(layered.stats.trainingLogprobs).toEqual(whole.stats.trainingLogprobs);
+  expectClose(layered.gradients, whole.gradients, tolerances.gradients);
 });
