@@ -1,5 +1,5 @@
 /** Models that cannot be served or trained: each is a 4xx with the file or field, leaves no run, and the server goes on. */
-import { mkdtemp, readdir, rm, truncate, writeFile } from 'node:fs/promises';
+import { cp, mkdtemp, readdir, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -199,6 +199,33 @@ describe('a model is served that has', () => {
     const chatTemplate = '{% for m in messages %}{{ m.content }}{% endfor %}';
     expect((await register('given', folder, { chat_template: chatTemplate })).status).toBe(200);
     expect((await chat('given', 'yes')).status).toBe(200);
+  });
+});
+
+describe('a run of another base model is refused', () => {
+  const runs = (): string => join(root, '.art/bad/models');
+
+  test('by its registration, and its files stay', async () => {
+    await cp(join(runs(), 'agent'), join(runs(), 'copy'), { recursive: true });
+    await rm(join(runs(), 'copy/lock'));
+    await editJson(join(runs(), 'copy/model.json'), (file) => {
+      file.name = 'copy';
+    });
+    const answer = await register('copy', join(root, 'wide'));
+    expect(answer.status).toBe(400);
+    expect(errorOf(answer).message).toMatch(/^model copy: base_model must stay what it was registered with, .*SHA-256/);
+    expect((await readdir(join(runs(), 'copy'))).sort()).toEqual(['checkpoints', 'model.json']);
+  });
+
+  test('by its checkpoint, where nothing says what it was registered with', async () => {
+    await rm(join(runs(), 'copy/model.json'));
+    const answer = await register('copy', join(root, 'wide'));
+    expect(answer.status).toBe(500);
+    expect(errorOf(answer)).toMatchObject({ code: 'checkpoint_error' });
+    const checkpoint = join(runs(), 'copy/checkpoints/0000');
+    expect(errorOf(answer).message).toContain(`${checkpoint}: must be of the base model with SHA-256`);
+    expect(await readdir(checkpoint)).toContain('adapter_model.safetensors');
+    expect((await register('copy', good)).status).toBe(200);
   });
 });
 
