@@ -12,7 +12,6 @@ import type { AdamWSettings } from './optimizer.ts';
 import { type LossSpec, Trainer, type TrainerOptions } from './trainer.ts';
 
 const runtime = await createOrtRuntime({ threads: 1 });
-const lora = loraSpec({ rank: 2, alpha: 4 }, tinyConfig());
 const ppo: LossSpec = { name: 'ppo', clipLow: 0.2, clipHigh: 0.2, entropyBonus: 0.1 };
 /** With these the first moment after an update is the gradient, and no weight moves. */
 const reveal: AdamWSettings = { learningRate: 0, beta1: 0, beta2: 0, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 0 };
@@ -20,6 +19,7 @@ const reveal: AdamWSettings = { learningRate: 0, beta1: 0, beta2: 0, epsilon: 1e
 type Overrides = Partial<TrainerOptions> & { readonly isFull?: boolean };
 
 function createTrainer(config: DecoderConfig, { isFull = false, ...overrides }: Overrides): Trainer {
+  const lora = loraSpec({ rank: 2, alpha: 4 }, config);
   const parameters = randomParameters(config, 1);
   const trained = isFull ? parameters : randomAdapter(config, lora, 2);
   const baked = isFull ? new Map() : parameters;
@@ -66,10 +66,17 @@ function groups(config: DecoderConfig): TrainingSequence[] {
   ];
 }
 
+const gemmaLike: Partial<DecoderConfig> = {
+  ...{ layers: 3, slidingWindow: 24, slidingLayers: [0, 2], localRopeTheta: 500, activation: 'geluTanh' },
+  ...{ normOffset: 1, embeddingScale: 2, hasPostNorms: true, logitSoftcap: 20 },
+};
+
 const configs: readonly (readonly [string, Overrides, Partial<DecoderConfig>])[] = [
   ['LoRA', {}, {}],
   ['LoRA with fed weights', { baked: new Map() }, {}],
   ['LoRA with sliding layers', {}, { layers: 3, slidingWindow: 24, slidingLayers: [0, 2] }],
+  ['LoRA on what Gemma adds', { baked: new Map() }, gemmaLike],
+  ['LoRA on fused projections', {}, { hasFusedProjections: true, hasQkNorm: false, rotarySize: 8 }],
   ['every parameter, tied', { isFull: true }, {}],
   ['every parameter, untied', { isFull: true }, { isEmbeddingTied: false, hasAttentionBias: true }],
 ];
