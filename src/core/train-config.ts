@@ -19,6 +19,11 @@ export interface TrainConfig {
   /** cispo: ratio weights are held to [clipLow, clipHigh]; ppo: ratio to [1 − clipLow, 1 + clipHigh]. Null: the loss's default. */
   readonly clipLow: number | null;
   readonly clipHigh: number | null;
+  /**
+   * Most that a token's loss may weigh because sampler and trainer differ (truncated importance sampling). Null: 2 where they may differ
+   * at the same weights, as with int8 rollouts; no such weight where they are exact.
+   */
+  readonly importanceCap: number | null;
   /** true: advantage = (r − mean) / (std + 1e-4) inside the group; false: centre only. */
   readonly normalizeAdvantages: boolean;
   /**
@@ -45,6 +50,7 @@ export const defaultTrainConfig: TrainConfig = {
   loss: 'cispo',
   clipLow: null,
   clipHigh: null,
+  importanceCap: null,
   normalizeAdvantages: true,
   turnDiscount: 1,
   entropyBonus: 0,
@@ -62,3 +68,6 @@ export const defaultClip: {
   cispo: { clipLow: 0, clipHigh: 5 },
   ppo: { clipLow: 0.2, clipHigh: 0.2 },
 };
+
+/** `importanceCap` of samplers that are not exact, where the user gave none. */
+export const inexactImportanceCap = 2;

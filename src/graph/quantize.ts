@@ -1,5 +1,13 @@
 /** Weights rounded to 8 bits, for products that need not be exact. Layer 1. */
 
+interface Quantized {
+  readonly data: Int8Array;
+  readonly scales: Float32Array;
+}
+
+/** Several graphs of one process multiply by the same weights. */
+const known = new WeakMap<Float32Array, Quantized>();
+
 /** Elements of a square that is turned at once: both its sides stay in the processor's cache. */
 const TILE = 64;
 
@@ -7,10 +15,9 @@ const TILE = 64;
  * Rows of weights [N, K] as int8, each with a scale of its own, in the order [K, N] that ONNX products read:
  * `weights[n, k] ≈ data[k, n] · scales[n]`, off by at most half a scale. A row of zeros has scale 1.
  */
-export function quantizeRows(
-  weights: Float32Array | Float64Array,
-  [rows, columns]: readonly [number, number],
-): { readonly data: Int8Array; readonly scales: Float32Array } {
+export function quantizeRows(weights: Float32Array, [rows, columns]: readonly [number, number]): Quantized {
+  const earlier = known.get(weights);
+  if (earlier) return earlier;
   const scales = new Float32Array(rows);
   for (let row = 0; row < rows; row++) {
     let largest = 0;
@@ -28,5 +35,7 @@ export function quantizeRows(
       }
     }
   }
-  return { data, scales };
+  const quantized = { data, scales };
+  known.set(weights, quantized);
+  return quantized;
 }

@@ -218,7 +218,7 @@ export class Scheduler {
     const oldest = this.#running.find((sequence) => sequence.pendingTokens > 1) ?? this.#running[0];
     if (!oldest) return [];
     const samePolicy = this.#running.filter((sequence) => sequence.policy === oldest.policy);
-    if (oldest.pendingTokens === 1) return samePolicy.filter((sequence) => sequence.pendingTokens === 1);
+    if (oldest.pendingTokens === 1) return this.#fitting(samePolicy.filter(({ pendingTokens }) => pendingTokens === 1));
     // Similar lengths share a pass, since all are padded to the longest.
     const length = Math.min(oldest.pendingTokens, this.#options.maxPrefillTokens);
     const alike = samePolicy.filter(({ pendingTokens }) => pendingTokens <= length && pendingTokens * 2 > length);
@@ -226,6 +226,16 @@ export class Scheduler {
       0,
       Math.max(1, Math.floor(this.#options.maxPrefillTokens / length)),
     );
+  }
+
+  /** As many, the oldest first, as can lie side by side at equal length in the room that the cache itself takes. */
+  #fitting(sequences: readonly Sequence[]): Sequence[] {
+    let longest = 0;
+    const end = sequences.findIndex(({ tokenIds }, i) => {
+      longest = Math.max(longest, tokenIds.length);
+      return i > 0 && (i + 1) * longest > this.#cache.capacityTokens;
+    });
+    return sequences.slice(0, end < 0 ? sequences.length : end);
   }
 
   #chunk(sequence: Sequence): Chunk {

@@ -16,6 +16,7 @@ import {
   type RunEnvironment,
 } from './open-training-run.ts';
 import { compareRegistration } from './run-folder.ts';
+import { int8ProbeTolerance } from './served-proof.ts';
 import type { TrainingRun } from './training-run.ts';
 
 export interface ModelRegistryOptions {
@@ -28,7 +29,7 @@ export interface ModelRegistryOptions {
   /** Where base models that are ids come from, and where they are kept; default: as the environment says. */
   readonly hub?: HubOptions;
   readonly completions?: CompletionStoreOptions;
-  /** Nats by which sampler and trainer may differ on the probe text after a step; default 0: bit for bit. */
+  /** Nats by which sampler and trainer may differ on the probe text after a step; default 0: bit for bit, and 3 for int8 rollouts. */
   readonly probeTolerance?: number;
   /** `train` calls of one model that may wait behind the running one; default 8. */
   readonly maxWaitingTrainCalls?: number;
@@ -130,7 +131,8 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
 }
 
 function environmentOf(options: ModelRegistryOptions): RunEnvironment {
-  const probeTolerance = options.probeTolerance ?? 0;
+  const isInt8 = options.engineTuning?.rolloutPrecision === 'int8';
+  const probeTolerance = options.probeTolerance ?? (isInt8 ? int8ProbeTolerance : 0);
   if (!(probeTolerance >= 0)) throw new ConfigError(`probeTolerance: must be ≥ 0 nats, got ${probeTolerance}`);
   const maxWaitingTrainCalls = options.maxWaitingTrainCalls ?? 8;
   if (!Number.isSafeInteger(maxWaitingTrainCalls) || maxWaitingTrainCalls < 0) {

@@ -8,6 +8,11 @@ import type { Tokenizer } from '../formats/tokenizer.ts';
 
 const probeText =
   'The quick brown fox jumps over the lazy dog. 3 + 4 = 7, and 12 times 12 is 144; is that so? {"answer": true, "of": [1, 2]} Yes.';
+/**
+ * Nats by which int8 rollouts may differ from the trainer on a token of the probe text. Loose on purpose: what a wrong adapter does to
+ * single tokens is more, and what rounding does is in `loss/mismatch_kl`.
+ */
+export const int8ProbeTolerance = 3;
 const minProbeIds = 8;
 const maxProbeIds = 64;
 

@@ -9,6 +9,7 @@ import { createRng, shuffle } from '../core/rng.ts';
 import { defaultClip, type TrainConfig } from '../core/train-config.ts';
 import type { Engine, ForwardBackwardResult, LossConfig } from '../engines/engine.ts';
 import type { TrainProgress } from '../wire/training.ts';
+import { anchorToTrainer, capLoss, needsAnchor } from './importance-cap.ts';
 import { createRatioCollector, type Metrics } from './train-metrics.ts';
 import type { TrainingBatch, TrainingSequence } from './training-batch.ts';
 
@@ -16,7 +17,7 @@ import type { TrainingBatch, TrainingSequence } from './training-batch.ts';
 const maxDataPerCall = 64;
 
 export interface UpdateRequest {
-  readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep'>;
+  readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep' | 'doLogprobs'>;
   readonly batch: TrainingBatch;
   readonly config: TrainConfig;
   /** Policy step whose weights the engine holds when the call begins. */
@@ -41,10 +42,12 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
   const { engine, batch, config, step, signal, onProgress } = request;
   checkSamplingSteps(batch, step);
   const startedAt = performance.now();
-  const loss = lossConfigOf(config);
+  const { importanceCap: cap } = config;
+  const loss = capLoss(lossConfigOf(config), cap);
   const parts = planUpdates(batch, config, step);
   const total = parts.reduce((calls, part) => calls + part.length, 0);
   const ratios = createRatioCollector();
+  const anchored = needsAnchor(loss, cap) ? await anchorToTrainer(engine, batch.trajectories.flat(), cap!) : null;
   const results: ForwardBackwardResult[] = [];
   const losses: number[] = [];
   const gradNorms: number[] = [];
@@ -55,7 +58,7 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
     for (const sequences of calls) {
       throwIfAborted(signal, results.length, total);
       const result = await engine.doForwardBackward({
-        data: sequences.map((sequence) => sequence.datum),
+        data: sequences.map((sequence) => anchored?.get(sequence) ?? sequence.datum),
         loss,
         scale,
       });
@@ -83,6 +86,7 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
         'loss/train': average(losses),
         'loss/grad_norm': average(gradNorms),
         'loss/learning_rate': config.learningRate,
+        ...(cap !== null && { 'loss/importance_cap': cap }),
       }),
       ...ratios.metrics(),
       ...(gradientSteps !== undefined && { 'data/cum/num_gradient_steps': gradientSteps }),

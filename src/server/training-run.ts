@@ -5,7 +5,7 @@
  */
 import { createHash } from 'node:crypto';
 import { AbortedError, CheckpointError, EngineError, messageOf } from '../core/errors.ts';
-import { defaultTrainConfig, type TrainConfig } from '../core/train-config.ts';
+import { defaultTrainConfig, inexactImportanceCap, type TrainConfig } from '../core/train-config.ts';
 import { refuse } from '../wire/errors.ts';
 import type {
   LogRequest,
@@ -165,7 +165,7 @@ export class TrainingRun {
   }
 
   #prepare(request: TrainRequest): PreparedStep {
-    const config = trainConfigOf(request.options);
+    const config = trainConfigOf(request.options, this.#options.probeTolerance);
     const batch = buildTrainingBatch(request.groups, this.model.completions, {
       isNormalized: config.normalizeAdvantages,
       turnDiscount: config.turnDiscount,
@@ -340,13 +340,15 @@ function hashFiles(files: StoredCheckpoint['manifest']['files']): string {
 }
 
 /** The configuration that the options of a request describe, defaults filled in. */
-function trainConfigOf(options: WireTrainOptions): TrainConfig {
+function trainConfigOf(options: WireTrainOptions, probeTolerance: number): TrainConfig {
   const base = defaultTrainConfig;
+  const inexactCap = probeTolerance > 0 ? inexactImportanceCap : base.importanceCap;
   return {
     learningRate: options.learning_rate ?? base.learningRate,
     loss: options.loss ?? base.loss,
     clipLow: options.clip_low === undefined ? base.clipLow : options.clip_low,
     clipHigh: options.clip_high === undefined ? base.clipHigh : options.clip_high,
+    importanceCap: options.importance_cap ?? inexactCap,
     normalizeAdvantages: options.normalize_advantages ?? base.normalizeAdvantages,
     turnDiscount: options.turn_discount ?? base.turnDiscount,
     entropyBonus: options.entropy_bonus ?? base.entropyBonus,

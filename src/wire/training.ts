@@ -104,6 +104,7 @@ export const trainOptions = z.strictObject({
   loss: z.enum(['cispo', 'ppo']).optional(),
   clip_low: z.number().min(0).nullable().optional(),
   clip_high: z.number().min(0).nullable().optional(),
+  importance_cap: z.number().min(1).nullable().optional(),
   normalize_advantages: z.boolean().optional(),
   turn_discount: z.number().positive().max(1).optional(),
   entropy_bonus: z.number().min(0).optional(),

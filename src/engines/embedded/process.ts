@@ -18,7 +18,7 @@ import { loraShapes, loraSpec } from '../../nn/lora.ts';
 import { checkParameters, countValues, type Parameter, parameterShapes } from '../../nn/parameters.ts';
 import type { EngineInfo, LogprobsRequest, SampleEvent, SampleRequest } from '../engine.ts';
 import { bakedWeights } from './baked-weights.ts';
-import type { EmbeddedEngineOptions } from './options.ts';
+import { checkRolloutPrecision, type EmbeddedEngineOptions } from './options.ts';
 import {
   type Call,
   type FromEngine,
@@ -32,7 +32,8 @@ import type { TrainerAnswer, TrainerCall, TrainerCounters } from './trainer-thre
 
 const DEFAULT_CACHE_TOKENS = 65_536;
 const DEFAULT_MAX_RUNNING = 256;
-const MAX_PREFILL_TOKENS = 2048;
+/** Activations of so many tokens stay in the processor's caches, and their memory small. */
+const MAX_PREFILL_TOKENS = 512;
 const PROGRESS_INTERVAL_MS = 500;
 /** Policies that stay servable although nothing uses them at the moment. */
 const KEPT_POLICIES = 2;
@@ -111,9 +112,11 @@ class EngineProcess {
     const runtime = await createOrtRuntime({ threads: options.sampleThreads ?? 1 });
     const parameters = await model.readTensors();
     checkParameters(parameters, parameterShapes(config), options.modelDirectory);
-    const baked = bakedWeights(parameters, lora !== null);
+    const precision = checkRolloutPrecision(options);
+    // Only constants are rounded.
+    const baked = precision === 'int8' ? parameters : bakedWeights(parameters, lora !== null);
     const vocabSize = Math.min(config.vocabSize, tokenizer.vocabSize);
-    const runner = await ModelRunner.create(config, cache, runtime, { lora, baked, vocabSize });
+    const runner = await ModelRunner.create(config, cache, runtime, { lora, baked, vocabSize, precision });
     const scheduler = new Scheduler(cache, runner, {
       maxRunning: options.maxRunningSequences ?? DEFAULT_MAX_RUNNING,
       maxPrefillTokens: MAX_PREFILL_TOKENS,
