@@ -34,7 +34,7 @@ export async function createBenchSampler(
   // Only constants become int8.
   const baked = precision === 'int8' ? parameters : bakedWeights(parameters, true);
   const runner = await ModelRunner.create(config, cache, runtime, { lora, baked, vocabSize, precision });
-  const scheduler = new Scheduler(cache, runner, { maxRunning: 256, maxPrefillTokens: 2048 });
+  const scheduler = new Scheduler(cache, runner, { maxRunning: 256, maxPrefillTokens: 512 });
   const adapter = toFeeds(createAdapter(config, lora, 1));
   const base = baked.size > 0 ? {} : toFeeds(parameters);
   scheduler.publish(0, { ...base, ...adapter }, 1);
