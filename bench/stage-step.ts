@@ -30,9 +30,9 @@ export async function benchStep(context: StageContext, key: string, model: Bench
   const shape = `${groups} × ${work.groupSize} × (${promptTokens} + ${newTokens})`;
   const ours: Measured[] = [];
   try {
-    for (const rolloutPrecision of ['float32'] as const) {
+    for (const rolloutPrecision of ['float32', 'int8'] as const) {
       const name = `GRPO step ${model.name}, ${shape}, ${rolloutPrecision} rollouts`;
-      const engine = { modelDirectory: folder, trainThreads: threads, sampleThreads: threads };
+      const engine = { modelDirectory: folder, trainThreads: threads, sampleThreads: threads, rolloutPrecision };
       const measured = await measureSteps(engine, work, repeats);
       const tokensPerSecond = measured.tokens / summarize(measured.samples, 'seconds').median;
       ours.push({ name, tokensPerSecond: () => tokensPerSecond });
