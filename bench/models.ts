@@ -47,10 +47,12 @@ export function createModel(index: number): BenchModel {
     padTokenId: null,
     ...sizes,
   };
-  const millions = countValues(parameterShapes(config).values()) / 1e6;
+  const named = parameterShapes(config);
+  const millions = countValues(named.values()) / 1e6;
   return {
     name: `${millions < 100 ? millions.toPrecision(2) : Math.round(millions)} M (width ${sizes.width}, ${sizes.layers} layers)`,
     config,
-    parameters: starterTensors(config, 1),
+    // A starter model has norms of q and k, others do not.
+    parameters: new Map([...starterTensors(config, 1)].filter(([parameter]) => named.has(parameter))),
   };
 }
