@@ -171,3 +171,12 @@ test('the head sees a few tokens at a time, so the logits of a large vocabulary 
   expect(layered.stats.trainingLogprobs).toEqual(whole.stats.trainingLogprobs);
   expectClose(layered.gradients, whole.gradients, tolerances.gradients);
 });
+
+test('a group with a shared prompt is not cut into two microbatches while it fits one', async () => {
+  const config = tinyConfig({ maxPositions: 512 });
+  const prompts = [1, 2].map((seed) => randomIds(50, config.vocabSize, 'boundary', seed));
+  const data = prompts.flatMap((prompt) => [1, 2, 3, 4, 5].map((seed) => sequence(config, prompt, 90, seed)));
+  // At most 4 × 100 tokens go together, and each group has 50 + 5 · 40 of its own.
+  const { stats } = await passOf(createTrainer(config, { microbatchTokens: 100 }), data);
+  expect(stats).toMatchObject({ tokens: 900, computedTokens: 500 });
+});

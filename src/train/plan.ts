@@ -32,6 +32,8 @@ export type Unit =
 
 /** Larger batches make products no faster. */
 const MAX_LAYERED_TOKENS = 4096;
+/** Microbatches without padding and with shared prefixes may be this much larger than whole graphs; still several, for several lanes. */
+const LAYERED_MICROBATCHES = 4;
 /** Below this a batch that keeps activations would make products slower than computing them again does. */
 const MIN_KEEPING_TOKENS = 512;
 /** Layer by layer is worth its copies if at most this share of the tokens has to be computed. */
@@ -83,7 +85,8 @@ function planLayered(sequences: readonly TrainingSequence[], options: PlanOption
   const { config, activationBytes, activationRecomputation } = options;
   const keepingTokens = Math.floor(activationBytes / (4 * keptValues(config, true)));
   const wantsKeeping = activationRecomputation === 'auto' && keepingTokens >= MIN_KEEPING_TOKENS;
-  const limit = wantsKeeping ? Math.min(MAX_LAYERED_TOKENS, keepingTokens) : MAX_LAYERED_TOKENS;
+  const most = Math.min(MAX_LAYERED_TOKENS, LAYERED_MICROBATCHES * options.microbatchTokens);
+  const limit = wantsKeeping ? Math.min(most, keepingTokens) : most;
   const order = [...sequences.keys()].sort(
     (a, b) => compareTokens(sequences[a]!.tokenIds, sequences[b]!.tokenIds) || a - b,
   );
@@ -92,7 +95,10 @@ function planLayered(sequences: readonly TrainingSequence[], options: PlanOption
   for (const [i, index] of order.entries()) {
     const { tokenIds } = sequences[index]!;
     const shared = i === 0 ? 0 : sharedTokens(sequences[order[i - 1]!]!.tokenIds, tokenIds);
-    const isNew = groups.length === 0 || size + tokenIds.length - shared > limit;
+    const isFull = size + tokenIds.length - shared > limit;
+    // Between groups, so that a prefix is not computed in two microbatches.
+    const isBoundary = shared === 0 && size >= limit / 2;
+    const isNew = groups.length === 0 || isFull || isBoundary;
     if (isNew) groups.push([]);
     size = isNew ? tokenIds.length : size + tokenIds.length - shared;
     groups.at(-1)!.push(index);
