@@ -42,7 +42,11 @@ export function createServeCommand(): Command {
     .option('--seed <seed>', "seed of the adapter's initial weights", parseInteger, 0)
     .option('--chat-template <file>', "Jinja file that takes the place of the model's chat template")
     .option('--train-threads <threads>', 'threads of training (default: cores of this computer)', parseInteger)
-    .option('--sample-threads <threads>', 'threads of sampling (default: 1)', parseInteger)
+    .option(
+      '--sample-threads <threads>',
+      'threads of sampling (default: 1 for models up to 10 million parameters, else cores)',
+      parseInteger,
+    )
     .option(
       '--cache-tokens <tokens>',
       'tokens that the KV cache holds (default: 65536, or as many as fit)',

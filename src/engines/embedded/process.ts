@@ -3,6 +3,7 @@
  * It lives exactly as long as the channel to its parent, and leaves signals to the parent: Ctrl-C reaches the whole terminal
  * group, and the parent may still want to finish a step.
  */
+import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { DataError, EngineError } from '../../core/errors.ts';
 import type { DecoderConfig } from '../../formats/hf-config.ts';
@@ -35,6 +36,11 @@ const DEFAULT_MAX_RUNNING = 256;
 /** Activations of so many tokens stay in the processor's caches, and their memory small. */
 const MAX_PREFILL_TOKENS = 512;
 const PROGRESS_INTERVAL_MS = 500;
+/**
+ * Up to this many parameters one thread samples as fast as two (measured at 0.8 and 3.4 million); at 27 million two are 1.3 times as
+ * fast.
+ */
+const ONE_THREAD_PARAMETERS = 10_000_000;
 /** Policies that stay servable although nothing uses them at the moment. */
 const KEPT_POLICIES = 2;
 
@@ -109,7 +115,7 @@ class EngineProcess {
     const tokenizer = await model.loadTokenizer();
     const lora = options.training.kind === 'lora' ? loraSpec(options.training, config) : null;
     const cache = new KvCache(config, options.cacheTokens ?? DEFAULT_CACHE_TOKENS);
-    const runtime = await createOrtRuntime({ threads: options.sampleThreads ?? 1 });
+    const runtime = await createOrtRuntime({ threads: options.sampleThreads ?? defaultSampleThreads(config) });
     const parameters = await model.readTensors();
     checkParameters(parameters, parameterShapes(config), options.modelDirectory);
     const precision = checkRolloutPrecision(options);
@@ -276,6 +282,10 @@ class EngineProcess {
     send({ kind: 'events', events: this.#events });
     this.#events = [];
   }
+}
+
+function defaultSampleThreads(config: DecoderConfig): number {
+  return countValues(parameterShapes(config).values()) <= ONE_THREAD_PARAMETERS ? 1 : availableParallelism();
 }
 
 function checkTokenIds(tokenIds: readonly number[], vocabSize: number, what: string): void {
