@@ -1,5 +1,6 @@
 /** `LocalBackend`: the server and its engine on this computer, started by the first registration. Layer 6: the only SDK class that needs the server. */
 import { ConfigError } from './core/errors.ts';
+import { refuseUnknownKeys } from './core/options.ts';
 import type { TrajectoryGroup } from './core/trajectory.ts';
 import {
   type Backend,
@@ -12,7 +13,7 @@ import {
 import type { CallOptions, TrainCallOptions } from './sdk/client.ts';
 import type { Loggable } from './sdk/encode.ts';
 import type { LogOptions, TrainableModel } from './sdk/model.ts';
-import { refuseUnknownKeys, type TrainOptions } from './sdk/options.ts';
+import type { TrainOptions } from './sdk/options.ts';
 import type { ArtServer, ArtServerOptions, EngineTuning } from './server/index.ts';
 
 export interface LocalBackendOptions {

@@ -1,6 +1,7 @@
 /** `art export`: a trained policy as files for other programs. Layer 6. Reads the run folder; no server is needed. */
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { type ExportOptions, exportDtypes, exportFormats, exportPolicy } from '../export/export-policy.ts';
+import { formatBytes } from '../hub/progress-bar.ts';
 
 interface CommandOptions extends Omit<ExportOptions, 'name' | 'onProgress' | 'signal'> {
   readonly project: string;
@@ -39,13 +40,13 @@ async function runExport(name: string, options: CommandOptions): Promise<void> {
       name,
       signal: stop.signal,
       onProgress: (done, total) => {
-        if (isTerminal) process.stderr.write(`\r${Math.floor((100 * done) / total)} % of ${formatSize(total)}`);
+        if (isTerminal) process.stderr.write(`\r${Math.floor((100 * done) / total)} % of ${formatBytes(total)}`);
       },
     });
     if (isTerminal) process.stderr.write('\r\x1b[K');
     for (const warning of result.warnings) console.warn(`art: ${warning}`);
     const dtype = result.dtype === null ? '' : `, ${result.dtype}`;
-    console.log(`${name}@${result.step} → ${result.path} (${result.format}${dtype}, ${formatSize(result.bytes)})`);
+    console.log(`${name}@${result.step} → ${result.path} (${result.format}${dtype}, ${formatBytes(result.bytes)})`);
   } finally {
     process.off('SIGINT', onSignal);
     process.off('SIGTERM', onSignal);
@@ -56,9 +57,4 @@ function parseStep(text: string): number | 'newest' {
   if (text === 'newest') return text;
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('must be a whole number or newest.');
   return Number(text);
-}
-
-function formatSize(bytes: number): string {
-  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
-  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 }

@@ -121,6 +121,7 @@ describe('steps', () => {
 describe('refuses, and leaves nothing', () => {
   test.each([
     [{ format: 'onnx' as never }, /format must be one of peft, safetensors, gguf-lora, gguf, got 'onnx'/],
+    [{ Dtype: 'f16' } as never, /known options are .*; got Dtype/],
     [{ dtype: 'q4_0' as never }, /dtype must be one of f32, f16, bf16, q8_0, got 'q4_0'/],
     [{ format: 'peft', dtype: 'f16' }, /dtype must be left out/],
     [{ format: 'safetensors', dtype: 'q8_0' }, /must have dtype f32, f16 or bf16/],

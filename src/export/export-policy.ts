@@ -6,6 +6,7 @@ import { copyFile, open, readdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { AbortedError, ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { EncodedFloats } from '../formats/encode-floats.ts';
 import { readSafetensorsHeader } from '../formats/safetensors.ts';
 import { findPolicy, type Policy, type PolicySource } from './find-policy.ts';
@@ -90,7 +91,24 @@ export async function exportPolicy(options: ExportOptions): Promise<ExportResult
   return { path: output.path, format, dtype, step: policy.step, bytes: plan.bytes, warnings: plan.warnings };
 }
 
-function checkOptions({ format, dtype, maxShardBytes = defaultShardBytes }: ExportOptions): void {
+const optionNames: { readonly [K in keyof Required<ExportOptions>]: true } = {
+  path: true,
+  project: true,
+  name: true,
+  step: true,
+  base: true,
+  format: true,
+  out: true,
+  dtype: true,
+  force: true,
+  maxShardBytes: true,
+  signal: true,
+  onProgress: true,
+};
+
+function checkOptions(options: ExportOptions): void {
+  refuseUnknownKeys('export', options, Object.keys(optionNames));
+  const { format, dtype, maxShardBytes = defaultShardBytes } = options;
   if (!exportFormats.includes(format)) {
     throw new ConfigError(`export: format must be one of ${exportFormats.join(', ')}, got '${format}'`);
   }

@@ -6,6 +6,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { getHFHubCachePath } from '@huggingface/hub';
 import { ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import { readTextFile } from '../formats/atomic-files.ts';
 
 export interface DownloadProgress {
@@ -46,8 +47,23 @@ export type HubSettings = Required<Omit<HubOptions, 'token' | 'signal'>> & {
   readonly signal: AbortSignal;
 };
 
-/** Throws ConfigError if the endpoint is no HTTP address. */
+const optionNames: { readonly [K in keyof Required<HubOptions>]: true } = {
+  cacheDirectory: true,
+  endpoint: true,
+  token: true,
+  isOffline: true,
+  requestTimeoutMs: true,
+  silenceTimeoutMs: true,
+  maxRetries: true,
+  retryDelayMs: true,
+  onProgress: true,
+  onWarning: true,
+  signal: true,
+};
+
+/** Throws ConfigError on an unknown option, an endpoint that is no HTTP address and a token that no header can carry. */
 export async function readHubSettings(options: HubOptions): Promise<HubSettings> {
+  refuseUnknownKeys('hub', options, Object.keys(optionNames));
   const { env } = process;
   return {
     cacheDirectory: expandHome(options.cacheDirectory ?? getHFHubCachePath()),
@@ -78,6 +94,10 @@ async function readLogin(): Promise<string | null> {
 
 function cleanToken(token: string | null): string | null {
   const text = token?.trim() ?? '';
+  // The error that `fetch` throws for such a header would quote it.
+  if (!/^[!-~]*$/.test(text)) {
+    throw new ConfigError(`HF_TOKEN: must be printable ASCII without spaces, got ${text.length} characters, not shown`);
+  }
   return text === '' ? null : text;
 }
 

@@ -1,12 +1,13 @@
 /** What a model is registered with, and the backend that speaks to a server over HTTP. Layer 5. */
 import { ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import { describeIssue } from '../wire/errors.ts';
 import { registerRequest } from '../wire/training.ts';
 import { type CallOptions, createTrainingClient, type TrainCallOptions, type TrainingClient } from './client.ts';
 import { encodeLogGroups, encodeTrainGroups, type Loggable } from './encode.ts';
 import type { LogOptions, TrainableModel } from './model.ts';
-import { encodeTrainOptions, refuseUnknownKeys, type TrainOptions } from './options.ts';
+import { encodeTrainOptions, type TrainOptions } from './options.ts';
 
 /** Where a registered model is served. */
 export interface InferenceEndpoint {

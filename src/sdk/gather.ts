@@ -3,9 +3,9 @@
  * A failing rollout is recorded on its group; a group with nothing left is dropped. Too many failures stop the gather: what is queued
  * never starts, what runs gets its AbortSignal fired.
  */
+import { refuseUnknownKeys } from '../core/options.ts';
 import { type RolloutException, Trajectory, TrajectoryGroup, type TrajectoryGroupInit } from '../core/trajectory.ts';
 import { type GatherOptions, type GatherRun, type Rollout, type RolloutContext, runGather } from './gather-run.ts';
-import { refuseUnknownKeys } from './options.ts';
 
 /** A group whose rollouts have not started: the gather starts them, as `maxConcurrency` allows. */
 export interface PendingGroup {

@@ -1,10 +1,10 @@
 /** Models as the user holds them: a name, an OpenAI client, and for a trainable one its backend. Layer 5. */
 import OpenAI from 'openai';
 import { ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { Backend, InferenceEndpoint } from './backend.ts';
 import type { CallOptions } from './client.ts';
 import type { Loggable } from './encode.ts';
-import { refuseUnknownKeys } from './options.ts';
 
 /** Long rollouts on a slow machine are ordinary: the limit of Python ART's client. */
 const INFERENCE_TIMEOUT_MS = 1_200_000;

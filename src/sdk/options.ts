@@ -1,21 +1,12 @@
 /** Options that users pass: unknown names are refused, values are checked before anything is sent. Layer 5. */
 import { ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import { type AdamOptions, defaultTrainConfig, type TrainConfig } from '../core/train-config.ts';
 import { describeIssue } from '../wire/errors.ts';
 import { trainOptions, type WireTrainOptions } from '../wire/training.ts';
 
 /** Options of one `train` call; what is left out takes the value of `defaultTrainConfig`. */
 export type TrainOptions = Partial<Omit<TrainConfig, 'adam'>> & { readonly adam?: Partial<AdamOptions> };
-
-/** Throws ConfigError that names every key of `value` outside `known`. */
-export function refuseUnknownKeys(what: string, value: object, known: readonly string[]): void {
-  const unknown = Object.keys(value).filter((key) => !known.includes(key));
-  if (unknown.length > 0) {
-    throw new ConfigError(`${what}: known options are ${known.join(', ')}; got ${unknown.join(', ')}`, {
-      details: { unknown, known },
-    });
-  }
-}
 
 /** Checks training options and puts them in wire form. Throws ConfigError with the name and the rule. */
 export function encodeTrainOptions(options: TrainOptions): WireTrainOptions {

@@ -286,6 +286,16 @@ describe('access', () => {
     await fetchSnapshot(gated, options);
   });
 
+  test('a token that no header can carry is refused without being shown, and so is a misspelt option', async () => {
+    for (const token of ['hf_secret\nx', 'hf_secret\u0007', '“hf_secret”', 'hf_secret of someone']) {
+      const error = await failure(fetchSnapshot(id, { ...options, token }));
+      expect(error).toMatchObject({ code: 'config_error', message: expect.stringContaining('HF_TOKEN: must be') });
+      expect(JSON.stringify(error) + String(error.stack)).not.toContain('secret');
+    }
+    const misspelt = { ...options, cacheFolder: cacheDirectory };
+    await expect(fetchSnapshot(id, misspelt)).rejects.toThrow('got cacheFolder');
+  });
+
   test('a model or revision that is not there is named', async () => {
     hub.repos.set('org/private', { files, isPrivate: true });
     await expect(fetchSnapshot({ ...id, repo: 'org/private' }, { ...options, token: 'hf_other' })).rejects.toThrow(
