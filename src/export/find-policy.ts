@@ -4,7 +4,7 @@
  */
 import { join } from 'node:path';
 import { ConfigError } from '../core/errors.ts';
-import { type ModelFiles, openModel } from '../formats/model-source.ts';
+import { type ModelSource, openModel } from '../formats/model-source.ts';
 import { type AdapterFiles, readAdapterFiles } from '../formats/peft.ts';
 import { type LoraSpec, loraShapes, loraSpec } from '../nn/lora.ts';
 import { checkParameters } from '../nn/parameters.ts';
@@ -32,7 +32,7 @@ export interface Policy {
   readonly adapter: AdapterFiles;
   readonly spec: LoraSpec;
   /** Its chat template is the one that the model was registered with, if any. */
-  readonly base: ModelFiles;
+  readonly base: ModelSource;
   /** That template; null if it is the base model's own. */
   readonly chatTemplate: string | null;
 }

@@ -11,7 +11,7 @@ import { namedToken, type TokenizerConfig } from '../formats/tokenizer.ts';
 import { bool, string, uint32 } from './gguf-metadata.ts';
 import { choosePreTokenizer } from './pre-tokenizer.ts';
 
-export interface GgufTokenizer {
+export interface TokenizerMetadata {
   readonly metadata: Map<string, GgufValue>;
   /** What llama.cpp will do otherwise; empty if nothing. */
   readonly warnings: readonly string[];
@@ -42,7 +42,7 @@ export function tokenizerMetadata(
   json: unknown,
   tokenizerConfig: TokenizerConfig,
   config: DecoderConfig,
-): GgufTokenizer {
+): TokenizerMetadata {
   const tokenizer = checkJson(json);
   const isSentencePiece = tokenizer.model.byte_fallback === true;
   const { tokens, tokenTypes } = listTokens(tokenizer, config.vocabSize, isSentencePiece);
@@ -84,7 +84,8 @@ function checkJson(json: unknown): TokenizerJson {
     throw new ConfigError(`gguf: the model of tokenizer.json must be BPE, got ${model.type}`);
   }
   if (typeof model?.vocab !== 'object' || !Array.isArray(model.merges)) {
-    throw new DataError('gguf: tokenizer.json must hold a model with vocab and merges');
+    const got = Object.keys(model ?? {}).join(', ') || 'none';
+    throw new DataError(`gguf: the model of tokenizer.json must have vocab and merges, got the fields ${got}`);
   }
   return json as TokenizerJson;
 }

@@ -45,7 +45,7 @@ export function planHuggingFace(policy: Policy, dtype: SafetensorsFloats, maxSha
   return { files, totalBytes: [...files.values()].reduce((total, { totalBytes }) => total + totalBytes, 0) };
 }
 
-/** Fills an empty folder: weights, index if sharded, configuration, tokenizer. `onTensor` is told the values of each tensor written. */
+/** Fills an empty folder: weights, index if sharded, configuration, tokenizer. `onTensor` is told the bytes of each tensor written. */
 export async function writeHuggingFace(
   directory: string,
   policy: Policy,

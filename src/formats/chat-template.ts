@@ -155,11 +155,12 @@ function templateSources(config: TokenizerConfig, source: string): ReadonlyMap<s
   if (typeof value === 'string') return new Map([['default', value]]);
   const sources = new Map<string, string>();
   for (const entry of Array.isArray(value) ? (value as unknown[]) : []) {
-    const { name, template } = entry as { name?: unknown; template?: unknown };
+    const { name, template } = (entry ?? {}) as { name?: unknown; template?: unknown };
     if (typeof name === 'string' && typeof template === 'string') sources.set(name, template);
   }
   if (!sources.has('default')) {
-    throw new ConfigError(`${source}: must have a chat_template, as text or a list with one named default`);
+    const got = value === undefined || value === null ? 'none' : `names ${[...sources.keys()].join(', ') || 'none'}`;
+    throw new ConfigError(`${source}: must have a chat_template, as text or a list with one named default, got ${got}`);
   }
   return sources;
 }

@@ -37,8 +37,11 @@ export function ggufToHfConfig(file: GgufFile, ropeTensors: RopeTensors): Record
   const width = need('embedding_length');
   const heads = need('attention.head_count');
   const headSize = read('attention.key_length') ?? width / heads;
-  if ((read('attention.value_length') ?? headSize) !== headSize) {
-    throw new ConfigError(`${path}: ${architecture}.attention.value_length must be the key_length, ${headSize}`);
+  const valueSize = read('attention.value_length') ?? headSize;
+  if (valueSize !== headSize) {
+    throw new ConfigError(
+      `${path}: ${architecture}.attention.value_length must be the key_length, ${headSize}, got ${valueSize}`,
+    );
   }
   return {
     model_type: modelType(architecture, metadata),

@@ -9,12 +9,12 @@ import { type GgufFile, openGgufFile, readGgufTensor } from './gguf-file.ts';
 import { addedInGguf, type GgufArchitecture, isRowPermuted, toHfName } from './gguf-names.ts';
 import { ggufTokenizer } from './gguf-tokenizer.ts';
 import { parseHfConfig } from './hf-config.ts';
-import type { ModelFiles } from './model-source.ts';
+import type { ModelSource } from './model-source.ts';
 import { collectTensors, type FloatTensor } from './safetensors.ts';
 import { createTokenizer } from './tokenizer.ts';
 
 /** Throws ConfigError on what is not supported, DataError on a file that is not whole. */
-export async function openGgufModel(path: string): Promise<ModelFiles> {
+export async function openGgufModel(path: string): Promise<ModelSource> {
   const file = await openGgufFile(path);
   const architecture = ggufArchitecture(file);
   const hfConfig = ggufToHfConfig(file, await readRopeTensors(file));

@@ -102,7 +102,10 @@ function qwenWindow(hf: HfConfig): Partial<DecoderConfig> {
   const isOn = hf.use_sliding_window === true && hf.sliding_window;
   const layers = slidingLayers(hf, (layer) => Boolean(isOn) && layer >= (hf.max_window_layers ?? 28));
   if (!isOn && layers.length > 0) {
-    throw new ConfigError('layer_types may have sliding_attention only with use_sliding_window and sliding_window');
+    throw new ConfigError(
+      'layer_types may have sliding_attention only with use_sliding_window and sliding_window, got ' +
+        `${JSON.stringify(hf.use_sliding_window ?? null)} and ${JSON.stringify(hf.sliding_window ?? null)}`,
+    );
   }
   return isOn ? window(hf.sliding_window!, layers) : {};
 }

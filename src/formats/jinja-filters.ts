@@ -194,7 +194,7 @@ function sum(value: Value, given: Arguments): Value {
   const attribute = given.get(0, 'attribute', null);
   const items = iterate(value).map((item) => (attribute === null ? item : attributeOf(item, attribute)));
   const all = [given.get(1, 'start', 0), ...items];
-  const total = all.reduce<number>((so_far, item) => so_far + (toNumber(item) ?? Number.NaN), 0);
+  const total = all.reduce<number>((before, item) => before + (toNumber(item) ?? Number.NaN), 0);
   return all.some((item) => item instanceof Float) ? new Float(total) : total;
 }
 

@@ -11,7 +11,7 @@ import { type DecoderConfig, readHfConfig } from './hf-config.ts';
 import { collectTensors, type FloatTensor, streamModelTensors } from './safetensors.ts';
 import { loadTokenizer, readTokenizerConfig, type Tokenizer, type TokenizerConfig } from './tokenizer.ts';
 
-export interface ModelFiles {
+export interface ModelSource {
   /** As given to `openModel`. */
   readonly path: string;
   readonly config: DecoderConfig;
@@ -37,7 +37,7 @@ const textFiles = [
 ];
 
 /** Reads what is small; the weights stay in their files. Throws ConfigError, DataError. */
-export async function openModel(path: string): Promise<ModelFiles> {
+export async function openModel(path: string): Promise<ModelSource> {
   if (isGgufPath(path)) return openGgufModel(path);
   const [config, tokenizerConfig] = await Promise.all([readHfConfig(path), readTokenizerConfig(path)]);
   const streamTensors = (): AsyncGenerator<readonly [string, FloatTensor]> => streamModelTensors(path);

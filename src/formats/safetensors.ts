@@ -67,7 +67,7 @@ export async function readSafetensors(path: string): Promise<ReadonlyMap<string,
 }
 
 /** Tensors of a file one after another in the order of its data, so that only one is in memory if the caller keeps none. */
-export async function* streamSafetensors(path: string): AsyncGenerator<readonly [string, FloatTensor]> {
+async function* streamSafetensors(path: string): AsyncGenerator<readonly [string, FloatTensor]> {
   const file = await openForReading(path);
   try {
     const header = await readHeader(file, path);

@@ -172,7 +172,8 @@ function parsePieces<T extends Record<string, z.ZodType>>(
   const type = (value as { type?: unknown }).type;
   if (type === 'Sequence') {
     const list = (value as Record<string, unknown>)[listField];
-    if (!Array.isArray(list)) throw new ConfigError(`${source}: ${field}.${listField} must be a list`);
+    if (!Array.isArray(list))
+      throw new ConfigError(`${source}: ${field}.${listField} must be a list, got ${describe(list)}`);
     return list.flatMap((piece) => parsePieces(piece, field, listField, schemas, source));
   }
   const schema = typeof type === 'string' && Object.hasOwn(schemas, type) ? schemas[type] : undefined;

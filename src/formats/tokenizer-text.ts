@@ -41,7 +41,8 @@ export function createPreTokenizer(
 ): (piece: TextPiece) => readonly string[] {
   const isLast = (index: number): boolean => index === pieces.length - 1;
   if (pieces.some((piece, index) => piece.type === 'ByteLevel' && !isLast(index))) {
-    throw new ConfigError(`${source}: pre_tokenizer ByteLevel must be the last of its sequence`);
+    const got = pieces.map(({ type }) => type).join(', ');
+    throw new ConfigError(`${source}: pre_tokenizer ByteLevel must be the last of its sequence, got ${got}`);
   }
   const steps = pieces.map((piece) => createStep(piece, source));
   const isByteLevel = pieces.at(-1)?.type === 'ByteLevel';

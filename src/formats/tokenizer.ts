@@ -77,7 +77,7 @@ export async function readTokenizerConfig(directory: string): Promise<TokenizerC
   const path = join(directory, 'tokenizer_config.json');
   const config = (await readTextFile(path)) === null ? {} : await readJsonFile(path);
   if (typeof config !== 'object' || config === null || Array.isArray(config)) {
-    throw new DataError(`${path}: must be a JSON object`);
+    throw new DataError(`${path}: must be a JSON object, got ${JSON.stringify(config).slice(0, 80)}`);
   }
   const template = await readTextFile(join(directory, 'chat_template.jinja'));
   return template === null ? { ...config } : { ...config, chat_template: template };
@@ -189,15 +189,19 @@ const noTemplate: Template = { before: [], after: [] };
 function wrapTemplate(inner: Template, piece: PostProcessorPiece, source: string): Template {
   if (piece.type === 'ByteLevel') return inner;
   const at = piece.single.findIndex((item) => 'Sequence' in item);
-  if (at === -1 || piece.single.filter((item) => 'Sequence' in item).length > 1) {
-    throw new ConfigError(`${source}: post_processor.single must hold the text once`);
+  const count = piece.single.filter((item) => 'Sequence' in item).length;
+  if (count !== 1) {
+    throw new ConfigError(`${source}: post_processor.single must hold the text once, got it ${count} times`);
   }
   const idsOf = (items: typeof piece.single): number[] =>
     items.flatMap((item) => {
       const content = 'SpecialToken' in item ? item.SpecialToken.id : '';
       const token = Object.hasOwn(piece.special_tokens, content) ? piece.special_tokens[content] : undefined;
       if (token !== undefined) return token.ids;
-      throw new ConfigError(`${source}: post_processor.special_tokens must hold ${JSON.stringify(content)}`);
+      const got = Object.keys(piece.special_tokens).join(', ') || 'none';
+      throw new ConfigError(
+        `${source}: post_processor.special_tokens must hold ${JSON.stringify(content)}, got ${got}`,
+      );
     });
   const { before, after } = inner;
   return {

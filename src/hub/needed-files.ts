@@ -51,7 +51,7 @@ export async function chooseWeightFiles(
   const path = join(snapshot, indexFile);
   const map = ((await readJsonFile(path)) as { weight_map?: Readonly<Record<string, unknown>> } | null)?.weight_map;
   const shards = [...new Set(Object.values(map ?? {}))].filter((shard) => typeof shard === 'string');
-  if (shards.length === 0) throw new ConfigError(`${path}: must name shards in weight_map`);
+  if (shards.length === 0) throw new ConfigError(`${path}: must name shards in weight_map, got none`);
   const absent = paths === null ? undefined : shards.find((shard) => !paths.includes(shard));
   if (absent !== undefined) {
     throw new ConfigError(

@@ -9,7 +9,7 @@ import { type HostTensor, hostTensor } from '../graph/runtime.ts';
 import { layerKinds } from './attention-masks.ts';
 
 /** The frequency of each pair, radians per position, and the factor of the tables. */
-export interface RopeFrequencies {
+interface RopeFrequencies {
   readonly frequencies: Float32Array;
   readonly factor: number;
 }
@@ -53,7 +53,7 @@ function createTable(positions: number, { frequencies, factor }: RopeFrequencies
 }
 
 /** theta^(−2i / size) for pair i, stretched by `scaling`. */
-export function ropeFrequencies(size: number, theta: number, scaling: RopeScaling | null): RopeFrequencies {
+function ropeFrequencies(size: number, theta: number, scaling: RopeScaling | null): RopeFrequencies {
   const base = Float32Array.from({ length: size / 2 }, (_, i) => 1 / Math.fround(theta ** Math.fround((2 * i) / size)));
   if (scaling === null) return { frequencies: base, factor: 1 };
   switch (scaling.kind) {

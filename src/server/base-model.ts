@@ -7,6 +7,7 @@ import { createReadStream } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ConfigError, messageOf } from '../core/errors.ts';
+import { isGgufPath } from '../formats/model-source.ts';
 import { formatModelId, locateModel } from '../hub/model-id.ts';
 import type { HubOptions } from '../hub/options.ts';
 import { fetchSnapshot } from '../hub/snapshot.ts';
@@ -34,10 +35,10 @@ export async function findBaseModel(text: string, commit: string | null, hub: Hu
 }
 
 /** Where a base model lies; one of the hub is fetched if need be, at `commit` in place of its revision. Throws as `fetchSnapshot` does. */
-export async function fetchBaseModel(
+async function fetchBaseModel(
   text: string,
   commit: string | null,
-  hub: HubOptions = {},
+  hub: HubOptions,
 ): Promise<Omit<BaseModel, 'sha256'>> {
   const location = await locateModel(text);
   if (location.kind === 'path') return { path: location.path, commit: null };
@@ -49,7 +50,7 @@ export async function fetchBaseModel(
  * sharded model. Throws ConfigError if there is none.
  */
 export async function hashBaseModel(path: string): Promise<string> {
-  if (path.endsWith('.gguf')) return hashFile(path);
+  if (isGgufPath(path)) return hashFile(path);
   const all = await readdir(path).catch((cause: unknown) => {
     throw noBaseModel('a folder or .gguf file that can be read', path, cause);
   });

@@ -18,7 +18,10 @@ export function needsAnchor(loss: LossConfig, cap: number | null): boolean {
   return loss.name === 'ppo' && cap !== null;
 }
 
-/** Data whose ratios are to the trainer's probabilities at the moment, and whose weights hold what that leaves out, up to `cap`. */
+/**
+ * Data whose ratios are to the trainer's probabilities at the moment, and whose weights hold what that leaves out, up to `cap`. Throws
+ * DataError if the trainer gives a logprob that is not finite.
+ */
 export async function anchorToTrainer(
   engine: Pick<Engine, 'doLogprobs'>,
   sequences: Iterable<TrainingSequence>,
@@ -35,7 +38,12 @@ export async function anchorToTrainer(
         if (actionMask[t] === 1 && temperatures[t] === temperature) trainerLogprobs[t] = logprob;
       }
     }
-    if (!trainerLogprobs.every(Number.isFinite)) throw new DataError('train: logprobs of the trainer must be finite');
+    const wrong = trainerLogprobs.findIndex((logprob) => !Number.isFinite(logprob));
+    if (wrong >= 0) {
+      throw new DataError(
+        `train: logprobs of the trainer must be finite, got ${trainerLogprobs[wrong]} at token ${wrong}`,
+      );
+    }
     const weights = trainerLogprobs.map(
       (logprob, t) => (tokenWeights?.[t] ?? 1) * Math.min(Math.exp(logprob - samplingLogprobs[t]!), cap),
     );

@@ -31,7 +31,7 @@ function tokenContent(tokenizer: Tokenizer, id: number | null): readonly string[
  * Throws ConfigError if the tokenizer may write ids that the embedding has no row for. Special tokens beyond its end are let pass, since
  * Gemma 3 has one (for images); a text that names one is refused when it comes.
  */
-export function checkVocabulary(tokenizer: Tokenizer, config: DecoderConfig, path: string): void {
+function checkVocabulary(tokenizer: Tokenizer, config: DecoderConfig, path: string): void {
   const beyond = Array.from(
     { length: Math.max(0, tokenizer.vocabSize - config.vocabSize) },
     (_, i) => config.vocabSize + i,
