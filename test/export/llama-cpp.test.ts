@@ -108,7 +108,7 @@ async function exportBase(folder: string, base: string): Promise<string> {
   return out;
 }
 
-describe.skipIf(llamaFolder === undefined)('llama.cpp', () => {
+describe.skipIf(llamaFolder === undefined)('llama.cpp (npm run test:export)', () => {
   const words =
     'the quick brown fox jumps over a lazy dog while one two three four five six cats sleep in their warm box';
   describeModel(
@@ -141,7 +141,7 @@ describe.skipIf(llamaFolder === undefined)('llama.cpp', () => {
     tolerances.logits,
   );
 
-  describe.skipIf(smolLm2 === undefined)('real', () => {
+  describe.skipIf(smolLm2 === undefined)('real (ART_SMOLLM2)', () => {
     const training = {
       conversations: [
         ['What is the capital of France?', "Arr, matey! The capital o' France be Paris, a fine port o' call."],

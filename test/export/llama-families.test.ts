@@ -91,7 +91,7 @@ async function widenOriginalContext(base: string, attentionFactor: number): Prom
   await writeFileAtomic(path, [formatJson(json)]);
 }
 
-describe.skipIf(llamaFolder === undefined)('llama.cpp and transformers', { timeout: 120_000 }, () => {
+describe.skipIf(llamaFolder === undefined)('llama.cpp and transformers (test:export)', { timeout: 120_000 }, () => {
   test.each([
     'llama',
     'llama-tied-rope-llama3',

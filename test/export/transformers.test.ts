@@ -81,7 +81,7 @@ async function exportBase(folder: string, runs: string): Promise<string> {
   return out;
 }
 
-describe.skipIf(python === undefined)('transformers and PEFT', () => {
+describe.skipIf(python === undefined)('transformers and PEFT (ART_PYTHON)', () => {
   const words =
     'the quick brown fox jumps over a lazy dog while one two three four five six cats sleep in their warm box';
   describeModel(
@@ -95,7 +95,7 @@ describe.skipIf(python === undefined)('transformers and PEFT', () => {
     { conversations: [['Go on', words]], updates: 40, learningRate: 1e-2, maxTokens: 64 },
   );
 
-  describe.skipIf(smolLm2 === undefined)('real', () => {
+  describe.skipIf(smolLm2 === undefined)('real (ART_SMOLLM2)', () => {
     describeModel('SmolLM2-135M-Instruct (llama)', async () => smolLm2!, {
       conversations: [['Name a colour.', "Arr, matey! Blue be the colour o' the sea."]],
       updates: 4,
