@@ -11,6 +11,7 @@ import { AbortedError, CheckpointError, ConfigError, DataError, StorageError } f
 import { isPresent, readJsonFile } from '../formats/atomic-files.ts';
 import { openModel } from '../formats/model-source.ts';
 import { readAdapterFiles } from '../formats/peft.ts';
+import { findPolicy } from './find-policy.ts';
 import { type ExportOptions, exportPolicy } from './index.ts';
 import { checkRoom } from './output.ts';
 
@@ -255,5 +256,22 @@ describe('an output that exists', () => {
     expect((await readdir(home)).sort()).toEqual(['config.json', 'photos']);
     await expect(run.exportTo('home', { format: 'gguf', force: true })).rejects.toThrow(/out must be a file/);
     expect((await readdir(run.folder)).filter((name) => name.startsWith('.'))).toEqual([]);
+  });
+
+  test('what the export reads is never replaced', async () => {
+    const source = { path: join(run.folder, 'runs'), name: 'agent' };
+    const { runDirectory, directory, base } = await findPolicy(source);
+    const before = await readdir(directory);
+    for (const out of [directory, join(runDirectory, 'exported')]) {
+      await expect(exportPolicy({ ...source, out, format: 'peft', force: true })).rejects.toThrow(
+        /out must stand apart from/,
+      );
+    }
+    for (const out of [join(runDirectory, 'exported'), join(base.path, 'merged')]) {
+      await expect(exportPolicy({ ...source, out, format: 'safetensors' })).rejects.toThrow(
+        /out must stand apart from/,
+      );
+    }
+    expect(await readdir(directory)).toEqual(before);
   });
 });

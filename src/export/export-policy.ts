@@ -12,7 +12,7 @@ import { readSafetensorsHeader } from '../formats/safetensors.ts';
 import { findPolicy, type Policy, type PolicySource } from './find-policy.ts';
 import { planGgufLora, planGgufModel, writeGguf } from './gguf-files.ts';
 import { defaultShardBytes, planHuggingFace, type SafetensorsFloats, writeHuggingFace } from './hugging-face.ts';
-import { checkOutput, checkRoom, type Output, writeOutput } from './output.ts';
+import { checkApart, checkOutput, checkRoom, type Output, writeOutput } from './output.ts';
 
 export const exportFormats = ['peft', 'safetensors', 'gguf-lora', 'gguf'] as const;
 export type ExportFormat = (typeof exportFormats)[number];
@@ -77,6 +77,7 @@ export async function exportPolicy(options: ExportOptions): Promise<ExportResult
   };
   await checkOutput(output);
   const policy = await findPolicy(options);
+  await checkApart(output, policy);
   const dtype = format === 'peft' ? null : (options.dtype ?? (await defaultDtype(format, policy)));
   const plan = await planOf(format, dtype, policy, options);
   await checkRoom(output, plan.bytes);

@@ -27,6 +27,8 @@ export interface PolicySource {
 export interface Policy {
   readonly name: string;
   readonly step: number;
+  /** The run's folder. */
+  readonly runDirectory: string;
   /** Folder of the checkpoint, whose files are verified. */
   readonly directory: string;
   readonly adapter: AdapterFiles;
@@ -53,7 +55,16 @@ export async function findPolicy(source: PolicySource): Promise<Policy> {
   checkParameters(adapter.tensors, loraShapes(base.config, spec), directory);
   const chatTemplate = registration.chat_template ?? null;
   const tokenizerConfig = { ...base.tokenizerConfig, ...(chatTemplate !== null && { chat_template: chatTemplate }) };
-  return { name, step: manifest.step, directory, adapter, spec, base: { ...base, tokenizerConfig }, chatTemplate };
+  return {
+    name,
+    step: manifest.step,
+    runDirectory: run,
+    directory,
+    adapter,
+    spec,
+    base: { ...base, tokenizerConfig },
+    chatTemplate,
+  };
 }
 
 /** Path of the base model, which must have the weights that were trained on. One of the hub is fetched if its cache has been emptied. */

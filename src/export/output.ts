@@ -1,9 +1,10 @@
 /** Where an export goes: free, or given free by `force`; with room for it; whole or not at all. Layer 5. */
 import { randomUUID } from 'node:crypto';
-import { mkdir, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
-import { dirname, resolve } from 'node:path';
+import { mkdir, readdir, realpath, rename, rm, stat, statfs } from 'node:fs/promises';
+import { basename, dirname, join, resolve, sep } from 'node:path';
 import { ConfigError, messageOf, StorageError } from '../core/errors.ts';
 import { isMissing, isPresent, replaceFileAtomic, toStorageError, writeFolderAtomic } from '../formats/atomic-files.ts';
+import type { Policy } from './find-policy.ts';
 
 export interface Output {
   /** Absolute. */
@@ -39,6 +40,31 @@ export async function checkOutput({ path, kind, isForced }: Output): Promise<voi
       details: { path },
     });
   }
+}
+
+/** Throws ConfigError if the output would stand in place of, in or around what the export reads, `--force` or not. */
+export async function checkApart(
+  output: Output,
+  { base, runDirectory }: Pick<Policy, 'base' | 'runDirectory'>,
+): Promise<void> {
+  const path = await realPathOf(output.path);
+  for (const [what, source] of [
+    ['the base model', base.path],
+    ["the run's folder", runDirectory],
+  ] as const) {
+    const read = await realPathOf(resolve(source));
+    if (path !== read && !path.startsWith(read + sep) && !read.startsWith(path + sep)) continue;
+    throw new ConfigError(`export: out must stand apart from ${what} ${source}, got ${output.path}`, {
+      details: { path: output.path },
+    });
+  }
+}
+
+/** With the links of its folders followed; what does not exist yet keeps its name. */
+async function realPathOf(path: string): Promise<string> {
+  if (await isPresent(path)) return realpath(path);
+  const folder = dirname(path);
+  return folder === path ? path : join(await realPathOf(folder), basename(path));
 }
 
 /** Throws StorageError, before anything is written, if the disk has less room than `bytes`. */
