@@ -71,7 +71,8 @@ async function measureAll(
     Array.from({ length: promptTokens }, () => rng.integer(model.config.vocabSize)),
   );
   const isHuge = model.config.width > 512;
-  const repeats = isHuge ? { warmUps: 0, iterations: 1 } : { warmUps: 1, iterations: 3 };
+  const iterations = model.config.width < 512 ? 3 : 1;
+  const repeats = { warmUps: isHuge ? 0 : 1, iterations };
   const peers = await samplingPeers(await peerModel(model), { threads, sequences, newTokens, ...repeats }, isHuge);
   const results: Record<string, PeerResult> = {};
   for (const [name, peer] of Object.entries(peers)) {
