@@ -4,9 +4,11 @@ import { createRng } from '../src/core/rng.ts';
 import { bakedWeights } from '../src/engines/embedded/baked-weights.ts';
 import type { Runtime } from '../src/graph/runtime.ts';
 import { createAdapter } from '../src/nn/lora.ts';
+import { countParameters } from '../src/nn/parameters.ts';
 import type { TrainingSequence } from '../src/train/microbatch.ts';
+import { defaultMicrobatchTokens } from '../src/train/model-sizing.ts';
 import type { ModelParts } from '../src/train/passes.ts';
-import { defaultMicrobatchTokens, startTrainer } from '../src/train/start-trainer.ts';
+import { startTrainer } from '../src/train/start-trainer.ts';
 import { Trainer } from '../src/train/trainer.ts';
 import { type BenchModel, lora } from './models.ts';
 
@@ -26,7 +28,7 @@ export async function createTraining(
   { config, parameters }: BenchModel,
   runtime: Runtime,
   sequenceCount: number,
-  microbatchTokens: number = defaultMicrobatchTokens({ parameters }),
+  microbatchTokens: number = defaultMicrobatchTokens(countParameters(parameters)),
   threads: number = availableParallelism(),
 ): Promise<Workload> {
   const model = (): Omit<ModelParts, 'runtime'> => ({

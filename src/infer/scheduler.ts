@@ -1,8 +1,9 @@
 /**
  * Continuous batching: sequences join and leave at any step. Layer 3.
  * One `step` is one pass: a prefill of sequences with several pending tokens if there are any, otherwise one decode step of all
- * running ones. Of sequences that begin alike, as those of a group, one computes the common part and the others wait for it. A pass serves one policy, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence
- * is admitted, so that a running one never has to be thrown out again.
+ * running ones. Of sequences that begin alike, as those of a group, one computes the common part and the others wait for it. A pass serves
+ * one policy, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence is admitted, so that a running
+ * one never has to be thrown out again.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
 import type { BlockTable, KvCache } from './kv-cache.ts';

@@ -89,6 +89,10 @@ export function countValues(shapes: Iterable<readonly number[]>): number {
   return total;
 }
 
+export function countParameters(parameters: Parameters): number {
+  return countValues([...parameters.values()].map(({ shape }) => shape));
+}
+
 /** Throws DataError if a tensor is missing, left over or of another shape. */
 export function checkParameters(
   parameters: Parameters,

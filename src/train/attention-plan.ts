@@ -31,6 +31,7 @@ export interface AttentionJob {
   readonly masks: ReadonlyMap<LayerKind, HostTensor>;
 }
 
+/** Jobs that together hold every query of the layout once. */
 export function planAttention(layout: TokenLayout, config: DecoderConfig): AttentionJob[] {
   const bySize = new Map<string, Piece[]>();
   for (const piece of layout.runs.flatMap(cutRun)) {

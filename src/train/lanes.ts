@@ -66,6 +66,7 @@ class Lane {
   }
 }
 
+/** Started lanes; a run takes the first that is idle. */
 export class Lanes {
   readonly #idle: Lane[];
   readonly #waiting: ((lane: Lane) => void)[] = [];

@@ -7,6 +7,7 @@ import { exp, input, mul, neg, reduceSum, sub, type Tensor, takeAlongLast } from
 import { type HostTensor, hostTensor } from '../graph/runtime.ts';
 import { cispoLoss, crossEntropyLoss, entropySum, type LossInputs, ppoLoss, type TokenInputs } from './loss.ts';
 
+/** A loss and its settings; clip bounds mean what `loss.ts` says. */
 export type LossSpec =
   | {
       readonly name: 'cispo' | 'ppo';
@@ -19,6 +20,7 @@ export type LossSpec =
 /** What a graph ends in: a loss, or logprobs alone. */
 export type GraphKind = LossSpec['name'] | 'logprobs';
 
+/** Throws ConfigError on an unknown loss and on settings that are not finite. */
 export function checkLoss(loss: LossSpec): void {
   switch (loss.name) {
     case 'crossEntropy':

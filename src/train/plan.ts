@@ -19,7 +19,7 @@ export interface PlanOptions {
   readonly activationBytes: number;
 }
 
-/** `index` of places counts in the sequences that were planned. */
+/** What is computed at once, a microbatch either way. `index` of places counts in the sequences that were planned. */
 export type Unit =
   | { readonly kind: 'whole'; readonly microbatch: Microbatch }
   | {
@@ -57,7 +57,7 @@ export function planUnits(sequences: readonly TrainingSequence[], options: PlanO
 }
 
 /** float32 values for each token of a whole graph: what the backward pass reads, and the logits of every second token. */
-function wholeValues(config: DecoderConfig, rowLength: number): number {
+export function wholeValues(config: DecoderConfig, rowLength: number): number {
   const { layers, width, heads, kvHeads, headSize, ffWidth, vocabSize } = config;
   const perLayer = 6 * width + 2 * (heads + 2 * kvHeads) * headSize + 5 * ffWidth + 3 * heads * rowLength;
   return layers * perLayer + 2 * vocabSize;

@@ -7,6 +7,7 @@ import type { Lanes } from './lanes.ts';
 import { Layered } from './layered.ts';
 import { checkLoss, type LossSpec } from './loss-graph.ts';
 import type { TokenPlace, TrainingSequence } from './microbatch.ts';
+import { defaultActivationBytes } from './model-sizing.ts';
 import { type AdamWSettings, type AdamWState, adamWUpdate, createAdamWState } from './optimizer.ts';
 import type { ModelParts, PassResult } from './passes.ts';
 import { type ActivationRecomputation, type PlanOptions, planUnits, type Unit } from './plan.ts';
@@ -40,8 +41,6 @@ export interface ForwardBackwardStats {
   readonly paddingTokens: number;
   readonly packedRows: number;
 }
-
-const DEFAULT_ACTIVATION_BYTES = 1.5e9;
 
 /** Calls must not overlap. Graphs are compiled at their first use and kept. */
 export class Trainer {
@@ -134,7 +133,7 @@ export class Trainer {
       config,
       microbatchTokens,
       activationRecomputation,
-      activationBytes: activationBytes ?? DEFAULT_ACTIVATION_BYTES,
+      activationBytes: activationBytes ?? defaultActivationBytes,
     };
   }
 

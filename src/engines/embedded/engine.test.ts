@@ -42,6 +42,13 @@ async function failure(call: Promise<unknown>): Promise<{ error: unknown; ms: nu
 
 const sample = sampleRequest({ promptIds: [1, 2, 3], isStreaming: true }, { maxTokens: 150 });
 
+test('a misspelt option is refused before anything starts', async () => {
+  const before = childPids(process.pid);
+  const misspelt = { ...options, cacheToken: 2048 };
+  await expect(createEmbeddedEngine(misspelt)).rejects.toThrow(/^engine: known options are .*; got cacheToken$/);
+  expect(childPids(process.pid)).toEqual(before);
+});
+
 test('describes its model', async () => {
   const { engine, pid } = await start();
   const info = await engine.doInfo();

@@ -9,7 +9,7 @@ import { openModel } from '../../formats/model-source.ts';
 import type { Engine, SampleEvent, SampleRequest } from '../engine.ts';
 import { readAvailableMemory } from './available-memory.ts';
 import { fitMemory } from './memory-estimate.ts';
-import type { EmbeddedEngineOptions } from './options.ts';
+import { checkOptionNames, type EmbeddedEngineOptions } from './options.ts';
 import {
   type Call,
   type CallMap,
@@ -49,8 +49,9 @@ async function withFittingCache(options: EmbeddedEngineOptions): Promise<Embedde
   return fitMemory(config, options, await readAvailableMemory(), options.modelDirectory);
 }
 
-/** Starts the engine's process and loads the model. Throws EngineError if it does not come up, ConfigError if memory does not suffice. */
+/** Starts the engine's process and loads the model. Throws EngineError if it does not come up, ConfigError on an unknown option and if memory does not suffice. */
 export async function createEmbeddedEngine(options: EmbeddedEngineOptions): Promise<Engine> {
+  checkOptionNames(options);
   const started = options.isMemoryChecked === false ? options : await withFittingCache(options);
   const client = new EngineClient(options.callTimeoutMs ?? DEFAULT_CALL_TIMEOUT_MS);
   try {

@@ -8,6 +8,8 @@ import { ConfigError } from '../../core/errors.ts';
 import type { DecoderConfig } from '../../formats/hf-config.ts';
 import { loraShapes, loraSpec } from '../../nn/lora.ts';
 import { countValues, parameterShapes } from '../../nn/parameters.ts';
+import { defaultActivationBytes, defaultMicrobatchTokens, laneCount } from '../../train/model-sizing.ts';
+import { wholeValues } from '../../train/plan.ts';
 import type { AvailableMemory } from './available-memory.ts';
 import { MAX_BAKED_VALUES } from './baked-weights.ts';
 import type { EmbeddedEngineOptions } from './options.ts';
@@ -39,12 +41,8 @@ const BAKED_COPIES = 6.5;
 /** The same of each training lane. */
 const LANE_COPIES = 3;
 const LANE_PROCESS_BYTES = 30e6;
-/** Lanes share this much; see start-trainer.ts. */
-const MAX_LANE_BYTES = 2e9;
 /** Peak of a pass over what its backward pass reads. */
 const PASS_FACTOR = 1.75;
-/** Beyond this the trainer goes layer by layer. */
-const MAX_ACTIVATION_BYTES = 1.5e9;
 /** Gradients, two moments, and two served policies beside the weights themselves. */
 const TRAINED_COPIES = 6;
 
@@ -54,13 +52,13 @@ type Options = Pick<EmbeddedEngineOptions, 'training' | 'cacheTokens' | 'microba
 export function estimateMemory(config: DecoderConfig, options: Options): MemoryEstimate {
   const { training: kind, cacheTokens = DEFAULT_CACHE_TOKENS, trainThreads = availableParallelism() } = options;
   const values = countValues(parameterShapes(config).values());
-  const isSmall = values <= MAX_BAKED_VALUES;
-  const isBaked = kind.kind === 'lora' && isSmall;
-  const lanes = isSmall ? Math.max(1, Math.min(trainThreads, Math.floor(MAX_LANE_BYTES / (12 * values)))) : 1;
+  const isBaked = kind.kind === 'lora' && values <= MAX_BAKED_VALUES;
+  const lanes = laneCount(values, trainThreads);
   const copies = isBaked ? BAKED_COPIES + LANE_COPIES * lanes : FED_COPIES;
   const trained = kind.kind === 'lora' ? countValues(loraShapes(config, loraSpec(kind, config)).values()) : values;
-  const microbatchTokens = options.microbatchTokens ?? (isSmall ? 512 : 2048);
-  const pass = Math.min(MAX_ACTIVATION_BYTES, 4 * microbatchTokens * valuesPerToken(config));
+  const microbatchTokens = options.microbatchTokens ?? defaultMicrobatchTokens(values);
+  // Beyond this the trainer goes layer by layer; rows have 128 positions or more.
+  const pass = Math.min(defaultActivationBytes, 4 * microbatchTokens * wholeValues(config, 128));
   const parts = {
     weights: 4 * copies * values,
     training: 4 * TRAINED_COPIES * trained,
@@ -93,12 +91,6 @@ export function fitMemory<T extends Options>(
 /** Keys and values of a token, in the cache and in what decode passes read. */
 function cacheBytesPerToken({ layers, kvHeads, headSize }: DecoderConfig): number {
   return 2 * 2 * 4 * layers * kvHeads * headSize;
-}
-
-/** float32 values that the backward pass of a whole graph reads for each token, in rows of 128; see plan.ts. */
-function valuesPerToken(config: DecoderConfig): number {
-  const { layers, width, heads, kvHeads, headSize, ffWidth, vocabSize } = config;
-  return layers * (6 * width + 2 * (heads + 2 * kvHeads) * headSize + 5 * ffWidth + 3 * heads * 128) + 2 * vocabSize;
 }
 
 function notEnough(

@@ -1,16 +1,17 @@
 /** Options of the embedded engine, shared by the parent and the engine's process. Layer 4. */
 import { ConfigError } from '../../core/errors.ts';
+import { refuseUnknownKeys } from '../../core/options.ts';
 import type { Precision } from '../../graph/onnx.ts';
 
 export interface LoraOptions {
   readonly rank: number;
   readonly alpha: number;
-  /** Names of linear layers; default all seven of a decoder layer. */
+  /** Names of linear layers; default all of a decoder layer. */
   readonly targetModules?: readonly string[];
 }
 
 export interface EmbeddedEngineOptions {
-  /** Hugging Face model directory: config.json, model.safetensors, tokenizer.json, tokenizer_config.json. */
+  /** Folder in Hugging Face's format, or a .gguf file. */
   readonly modelDirectory: string;
   /** What is trained: a LoRA adapter, or every parameter. */
   readonly training: ({ readonly kind: 'lora' } & LoraOptions) | { readonly kind: 'full' };
@@ -39,6 +40,26 @@ export interface EmbeddedEngineOptions {
   readonly isMemoryChecked?: boolean;
   /** Time limit of one engine call, and of a pause in sampling (not of a whole sample), milliseconds; default 600,000. */
   readonly callTimeoutMs?: number;
+}
+
+const optionNames: { readonly [K in keyof Required<EmbeddedEngineOptions>]: true } = {
+  modelDirectory: true,
+  training: true,
+  seed: true,
+  trainThreads: true,
+  sampleThreads: true,
+  cacheTokens: true,
+  maxRunningSequences: true,
+  microbatchTokens: true,
+  activationRecomputation: true,
+  rolloutPrecision: true,
+  isMemoryChecked: true,
+  callTimeoutMs: true,
+};
+
+/** Throws ConfigError naming options that there are not. */
+export function checkOptionNames(options: EmbeddedEngineOptions): void {
+  refuseUnknownKeys('engine', options, Object.keys(optionNames));
 }
 
 const precisions: readonly Precision[] = ['float32', 'int8'];

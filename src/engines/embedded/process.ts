@@ -19,6 +19,7 @@ import { loraShapes, loraSpec } from '../../nn/lora.ts';
 import { checkParameters, countValues, type Parameter, parameterShapes } from '../../nn/parameters.ts';
 import type { EngineInfo, LogprobsRequest, SampleEvent, SampleRequest } from '../engine.ts';
 import { bakedWeights } from './baked-weights.ts';
+import { DEFAULT_CACHE_TOKENS } from './memory-estimate.ts';
 import { checkRolloutPrecision, type EmbeddedEngineOptions } from './options.ts';
 import {
   type Call,
@@ -31,7 +32,6 @@ import {
 } from './protocol.ts';
 import type { TrainerAnswer, TrainerCall, TrainerCounters } from './trainer-thread.ts';
 
-const DEFAULT_CACHE_TOKENS = 65_536;
 const DEFAULT_MAX_RUNNING = 256;
 /** Activations of so many tokens stay in the processor's caches, and their memory small. */
 const MAX_PREFILL_TOKENS = 512;

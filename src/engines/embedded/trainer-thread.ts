@@ -141,7 +141,8 @@ async function readOptimizer(trained: ReadonlyMap<string, Parameter>, path: stri
     const first = tensors.get(`first/${name}`)?.data;
     const second = tensors.get(`second/${name}`)?.data;
     if (first?.length !== data.length || second?.length !== data.length) {
-      throw new CheckpointError(`${path}: must hold both moments of ${name} with ${data.length} values each`);
+      const got = `${first?.length ?? 'none'} and ${second?.length ?? 'none'}`;
+      throw new CheckpointError(`${path}: must hold both moments of ${name} with ${data.length} values, got ${got}`);
     }
     moments.set(name, { first, second });
   }
