@@ -44,7 +44,7 @@ export function createServeCommand(): Command {
     .option('--train-threads <threads>', 'threads of training (default: cores of this computer)', parseInteger)
     .option(
       '--sample-threads <threads>',
-      'threads of sampling (default: 1 for models up to 10 million parameters, else cores)',
+      'threads of sampling (default: 1 for models up to 2 million parameters, else cores)',
       parseInteger,
     )
     .option(

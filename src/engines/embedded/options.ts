@@ -17,7 +17,7 @@ export interface EmbeddedEngineOptions {
   readonly training: ({ readonly kind: 'lora' } & LoraOptions) | { readonly kind: 'full' };
   /** Seed of the adapter's initial A matrices. */
   readonly seed: number;
-  /** Threads of training together, and of one sampling graph; defaults: number of cores, and 1 up to 10 million parameters, else that number. */
+  /** Threads of training together, and of one sampling graph; defaults: number of cores, and 1 up to 2 million parameters, else that number. */
   readonly trainThreads?: number;
   readonly sampleThreads?: number;
   /** Tokens that the KV cache holds; default 65,536, or as many as fit into memory. */
