@@ -23,7 +23,7 @@ export const warmUp = {
 export const lora = { rank: 16, alpha: 64 } as const;
 
 export const reinforcement = {
-  steps: 30,
+  steps: 42,
   groupsPerStep: 8,
   rolloutsPerGroup: 32,
   learningRate: 1.2e-3,
