@@ -57,7 +57,7 @@ export interface SamplingPeers {
   readonly generate: Peer;
 }
 
-const slower = { reason: 'slower than fewer bits at this size, and minutes long' };
+const leftOut = { reason: 'left out at this size to keep the run short: fewer bits are faster at smaller sizes' };
 
 /** A large model runs in the precisions that are the fastest there. */
 export async function samplingPeers(folder: string, work: SamplingWork, isLarge: boolean): Promise<SamplingPeers> {
@@ -65,7 +65,7 @@ export async function samplingPeers(folder: string, work: SamplingWork, isLarge:
   const quantized = (create: (gguf: string) => PeerJob): Peer['variants'] =>
     quantizations.map((label) => {
       if (unreadable !== null) return { label, job: { reason: unreadable } };
-      return { label, job: isLarge && !label.startsWith('q') ? slower : create(`${folder}-${label}.gguf`) };
+      return { label, job: isLarge && !label.startsWith('q') ? leftOut : create(`${folder}-${label}.gguf`) };
     });
   const timeoutMs = defaultTimeoutMs;
   return {
@@ -94,7 +94,7 @@ export async function samplingPeers(folder: string, work: SamplingWork, isLarge:
         label: precision,
         job:
           isLarge && precision === 'float32'
-            ? slower
+            ? leftOut
             : { environment: 'vllm', script: 'decode_vllm.py', timeoutMs, input: { ...work, folder, precision } },
       })),
     },
@@ -102,7 +102,7 @@ export async function samplingPeers(folder: string, work: SamplingWork, isLarge:
       name: 'Hugging Face generate',
       variants: precisions.map((label) => ({
         label,
-        job: isLarge && label === 'float32' ? slower : python('generate_hf.py', { ...work, folder, precision: label }),
+        job: isLarge && label === 'float32' ? leftOut : python('generate_hf.py', { ...work, folder, precision: label }),
       })),
     },
   };
@@ -126,7 +126,7 @@ export function stepPeer(
   };
   const float32 = {
     label: 'float32',
-    job: isLarge ? slower : python('grpo_trl.py', { ...input, precision: 'float32' }, timeoutMs),
+    job: isLarge ? leftOut : python('grpo_trl.py', { ...input, precision: 'float32' }, timeoutMs),
   };
   return { name: 'TRL GRPOTrainer', variants: [float32, bfloat16] };
 }

@@ -9,6 +9,7 @@
  */
 import { ConfigError } from '../core/errors.ts';
 import { symbolOfByte } from './tokenizer-bytes.ts';
+import { plainBpe } from './tokenizer-json.ts';
 
 export interface BpeTrainerOptions {
   /** Upper limit on ids: 256 bytes, merges, special tokens; fewer when the corpus has no pair left that occurs twice. */
@@ -137,17 +138,6 @@ function tokenizerJson(
     },
     post_processor: byteLevel,
     decoder: byteLevel,
-    model: {
-      type: 'BPE',
-      dropout: null,
-      unk_token: null,
-      continuing_subword_prefix: null,
-      end_of_word_suffix: null,
-      fuse_unk: false,
-      byte_fallback: false,
-      ignore_merges: false,
-      vocab: Object.fromEntries(vocab),
-      merges,
-    },
+    model: plainBpe(Object.fromEntries(vocab), merges),
   };
 }

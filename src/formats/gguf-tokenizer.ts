@@ -6,6 +6,7 @@
 import { ConfigError, DataError } from '../core/errors.ts';
 import type { GgufMetadata } from './gguf-file.ts';
 import { ggufTokenTypes } from './gguf-types.ts';
+import { plainBpe } from './tokenizer-json.ts';
 
 type Json = Readonly<Record<string, unknown>>;
 
@@ -188,18 +189,7 @@ function frame({ tokens, types }: Vocabulary): Json {
 }
 
 function bpe({ tokens }: Vocabulary, merges: readonly (string | readonly string[])[]): Json {
-  return {
-    type: 'BPE',
-    dropout: null,
-    unk_token: null,
-    continuing_subword_prefix: null,
-    end_of_word_suffix: null,
-    fuse_unk: false,
-    byte_fallback: false,
-    ignore_merges: false,
-    vocab: Object.fromEntries(tokens.map((token, id) => [token, id])),
-    merges,
-  };
+  return plainBpe(Object.fromEntries(tokens.map((token, id) => [token, id])), merges);
 }
 
 function bosToken(

@@ -197,3 +197,19 @@ function isObject(value: unknown): value is Record<string, unknown> {
 function describe(value: unknown): string {
   return JSON.stringify(value)?.slice(0, 80) ?? 'none';
 }
+
+/** The `model` of a `tokenizer.json` that merges pairs and does nothing else: every word can be spelt, so no token stands for the unknown. */
+export function plainBpe<Merges>(vocab: Readonly<Record<string, number>>, merges: Merges) {
+  return {
+    type: 'BPE',
+    dropout: null,
+    unk_token: null,
+    continuing_subword_prefix: null,
+    end_of_word_suffix: null,
+    fuse_unk: false,
+    byte_fallback: false,
+    ignore_merges: false,
+    vocab,
+    merges,
+  };
+}

@@ -10,6 +10,7 @@ import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { AbortedError } from '../core/errors.ts';
 import { isMissing } from '../formats/atomic-files.ts';
+import { isProcessRunning } from '../formats/lock-holder.ts';
 
 const pollMs = 200;
 /** A holder says this often that it lives; one that has not for long is gone, wherever it ran. */
@@ -69,19 +70,10 @@ async function readHolder(path: string): Promise<{ readonly name: string; readon
   try {
     const [pid = '', host = ''] = (await readFile(path, 'utf8')).trim().split(' ');
     const isSilent = Date.now() - (await stat(path)).mtimeMs > staleMs;
-    const isDead = host === hostname() && !isRunning(Number(pid));
+    const isDead = host === hostname() && !isProcessRunning(Number(pid));
     return { name: `process ${pid} on ${host}`, isGone: isSilent || isDead };
   } catch (error) {
     if (isMissing(error)) return null;
     throw error;
-  }
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
 }

@@ -5,6 +5,7 @@
  * one policy, since its adapter is fed to the whole batch. Room in the cache is reserved when a sequence is admitted, so that a running
  * one never has to be thrown out again.
  */
+import { commonPrefix } from '../core/common-prefix.ts';
 import { ConfigError, DataError } from '../core/errors.ts';
 import type { BlockTable, KvCache } from './kv-cache.ts';
 import type { ModelRunner, PolicyFeeds } from './model-runner.ts';
@@ -193,7 +194,7 @@ export class Scheduler {
     let computed = foundTokens;
     for (const other of this.#running) {
       // Whole blocks were found; the rest of an equal prompt, but for its last token, is copied.
-      const shared = Math.min(other.computedTokens, commonPrefix(sequence, other), sequence.tokenIds.length - 1);
+      const shared = Math.min(other.computedTokens, sharedTokens(sequence, other), sequence.tokenIds.length - 1);
       if (shared <= computed) continue;
       this.#cache.share(other.table!, table, computed, shared);
       computed = shared;
@@ -210,7 +211,7 @@ export class Scheduler {
     return this.#running.some((other) => {
       if (other.pendingTokens <= 1) return false;
       const needed = sequence.tokenIds.length - other.computedTokens;
-      return (commonPrefix(sequence, other) - other.computedTokens) * 4 >= needed;
+      return (sharedTokens(sequence, other) - other.computedTokens) * 4 >= needed;
     });
   }
 
@@ -267,10 +268,6 @@ export class Scheduler {
 }
 
 /** Tokens that both begin with, under the same policy. */
-function commonPrefix(a: Sequence, b: Sequence): number {
-  if (a.policy !== b.policy) return 0;
-  const end = Math.min(a.tokenIds.length, b.tokenIds.length);
-  let count = 0;
-  while (count < end && a.tokenIds[count] === b.tokenIds[count]) count++;
-  return count;
+function sharedTokens(a: Sequence, b: Sequence): number {
+  return a.policy === b.policy ? commonPrefix(a.tokenIds, b.tokenIds) : 0;
 }

@@ -17,6 +17,7 @@ import {
   toStorageError,
   writeFileAtomic,
 } from '../formats/atomic-files.ts';
+import { isProcessRunning } from '../formats/lock-holder.ts';
 import { type RegisterRequest, registerRequest } from '../wire/training.ts';
 import type { BaseModel } from './base-model.ts';
 
@@ -171,13 +172,7 @@ async function readPid(path: string): Promise<number | null> {
 }
 
 function isRunning(pid: number): boolean {
-  if (pid === 0 || pid === process.pid) return false;
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return error instanceof Error && 'code' in error && error.code === 'EPERM';
-  }
+  return pid !== 0 && pid !== process.pid && isProcessRunning(pid);
 }
 
 function lockedBy(pid: number, path: string): ConfigError {

@@ -3,6 +3,7 @@
  * Everything but attention works on single tokens, and attention puts the keys of a sequence together from its spans
  * (`attention-plan.ts`), each at its own index: so sharing changes no bit.
  */
+import { commonPrefix } from '../core/common-prefix.ts';
 import { minProductRows } from '../graph/bit-exact.ts';
 import { type HostTensor, hostIds } from '../graph/runtime.ts';
 
@@ -37,14 +38,6 @@ export function compareTokens(a: Tokens, b: Tokens): number {
   const common = commonPrefix(a, b);
   if (common === Math.min(a.length, b.length)) return a.length - b.length;
   return a[common]! - b[common]!;
-}
-
-/** Number of leading tokens that both have. */
-export function commonPrefix(a: Tokens, b: Tokens): number {
-  const length = Math.min(a.length, b.length);
-  let common = 0;
-  while (common < length && a[common] === b[common]) common++;
-  return common;
 }
 
 /** Tokens of `b` that need not be computed after `a`. */
