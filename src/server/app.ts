@@ -6,10 +6,13 @@ import { refuse, toHttpError } from '../wire/errors.ts';
 import { handleChatCompletion } from './chat-completions.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { handleHealth, handleModel, handleModels } from './models-route.ts';
+import { createSecurity, guardApp, type Security } from './security.ts';
 
 export interface AppOptions extends ModelLookup {
   /** Adds routes of its own; errors that they throw become responses here. */
   readonly registerRoutes?: (app: Hono) => void;
+  /** Default: everybody is the local user, and nothing is written down. */
+  readonly security?: Security;
   /** Gets every error that the response hides; default: standard error. */
   readonly onInternalError?: (error: unknown) => void;
 }
@@ -25,6 +28,7 @@ export function createApp(options: AppOptions): Hono {
     if (isInternal) onInternalError(error);
     return c.json(body, status as ContentfulStatusCode, { ...headers });
   };
+  guardApp(app, options.security ?? createSecurity());
   app.get('/healthz', (c) => handleHealth(c, options));
   // Both forms of the base URL: the second one says which rollout the calls belong to.
   for (const base of ['/v1', '/rollouts/:rolloutId/v1']) {

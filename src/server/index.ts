@@ -1,8 +1,10 @@
 /** Public entry `agent-reinforcement-trainer/server`: one process that samples, trains and keeps the runs. Layer 5. */
 import type { Hono } from 'hono';
 import { createApp } from './app.ts';
+import { createAuditLog } from './audit.ts';
 import { type ListenOptions, startServer } from './listen.ts';
 import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
+import { createSecurity, type Security } from './security.ts';
 import { registerTrainingRoutes } from './training-routes.ts';
 
 export { createApp } from './app.ts';
@@ -30,7 +32,7 @@ export interface ArtServer {
 /** Starts a server that listens. Throws ConfigError if it cannot. */
 export async function createArtServer(options: ArtServerOptions): Promise<ArtServer> {
   const registry = createModelRegistry({ ...options, createEngine: options.createEngine ?? startEmbeddedEngine });
-  const app = createArtApp(registry);
+  const app = createArtApp(registry, createSecurity({ audit: createAuditLog(options.root) }));
   const running = await startServer(app, options);
   let closing: Promise<void> | undefined;
   const close = async (): Promise<void> => {
@@ -51,8 +53,9 @@ export async function createArtServer(options: ArtServerOptions): Promise<ArtSer
 }
 
 /** The HTTP application over a registry, without a port. */
-export function createArtApp(registry: ModelRegistry): Hono {
+export function createArtApp(registry: ModelRegistry, security: Security = createSecurity()): Hono {
   return createApp({
+    security,
     models: registry.models,
     findModel: registry.findModel,
     registerRoutes: (app) => registerTrainingRoutes(app, registry),

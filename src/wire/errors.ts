@@ -61,7 +61,11 @@ export function toHttpError(error: unknown): HttpError {
   const headers: Record<string, string> = status === 503 ? { 'retry-after': '1' } : {};
   const allow = detail(error, 'allow');
   if (allow !== null) headers.allow = allow;
-  return { status, body: bodyOfKnown(error, status), headers, isInternal: false };
+  const wwwAuthenticate = detail(error, 'wwwAuthenticate');
+  if (wwwAuthenticate !== null) headers['www-authenticate'] = wwwAuthenticate;
+  const retryAfter = detail(error, 'retryAfter');
+  if (retryAfter !== null) headers['retry-after'] = retryAfter;
+  return { status, body: { ...bodyOfKnown(error, status), ...extraBody(error) }, headers, isInternal: false };
 }
 
 /** A refused request: the status, OpenAI's `code`, the message, and the field it is about. */
@@ -172,6 +176,12 @@ function bodyOf(message: string, status: number, param: string | null, code: str
 function codeOf(error: unknown): string | null {
   const code = (error as { code?: unknown } | null)?.code;
   return typeof code === 'string' ? code : null;
+}
+
+/** Fields beside `error` that an answer carries for programs: `details.body` of an ApiError. */
+function extraBody(error: unknown): Readonly<Record<string, unknown>> {
+  const extra = error instanceof ApiError ? error.details.body : undefined;
+  return typeof extra === 'object' && extra !== null ? (extra as Readonly<Record<string, unknown>>) : {};
 }
 
 function detail(error: unknown, key: string): string | null {
