@@ -37,6 +37,10 @@ export function testErrors(subject: Subject): void {
     ['temperature NaN', wrongSampling({ temperature: Number.NaN }), ConfigError],
     ['topP above 1', wrongSampling({ topP: 1.5 }), ConfigError],
     ['a fractional seed', wrongSampling({ seed: 0.5 }), ConfigError],
+    ['minP above 1', wrongSampling({ minP: 2 }), ConfigError],
+    ['a penalty out of range', wrongSampling({ frequencyPenalty: 3 }), ConfigError],
+    ['a bias of an unknown token', wrongSampling({ logitBias: [[1e6, 1]] }), ConfigError],
+    ['21 alternatives of prompt tokens', wrongSampling({}, { promptLogprobs: 21 }), ConfigError],
     ['an empty stop string', wrongSampling({ stopStrings: [''] }), ConfigError],
     ['no data', wrongTraining(() => ({ data: [] })), DataError],
     ['no action tokens', wrongTraining(({ data }) => ({ data: [noActions(data[0]!)] })), DataError],
@@ -66,6 +70,18 @@ export function testErrors(subject: Subject): void {
     await expect(attempt(subject.engine)).rejects.toThrow(/must .*, got /);
     const after = await subject.sample({ maxTokens: 4 });
     expect([after.tokenIds, after.logprobs]).toEqual([before.tokenIds, before.logprobs]);
+    await expectIdle(subject.engine);
+  });
+
+  test('unknown settings are refused by name', async () => {
+    const request = sampleRequest({ promptIds: [1, 2, 3] });
+    const wrong = [
+      { ...request, stream: true },
+      { ...request, sampling: { ...request.sampling, top_k: 3 } },
+    ];
+    for (const [i, name] of ['stream', 'top_k'].entries()) {
+      await expect(collect(subject.engine, wrong[i]!)).rejects.toThrow(new RegExp(`known options are .*; got ${name}`));
+    }
     await expectIdle(subject.engine);
   });
 

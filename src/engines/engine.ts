@@ -2,8 +2,12 @@
  * The token-level interface of every engine. Layer 4. Shape after Tinker's API: the caller owns the algorithm, the engine the arithmetic.
  * Users never call the `do…` methods; `server/` does. Every implementation passes `contract.ts`.
  */
+import type { TextConstraint } from '../core/constraint.ts';
 
-/** Sampling settings of one request. Logprobs are always of the full distribution at `temperature`, before top-p and top-k. */
+/**
+ * Sampling settings of one request. Logprobs are always of the full distribution at `temperature`, before bias, penalties, the constraint,
+ * min-p, top-k and top-p, which restrict and shift what is drawn alone: what is trained is the policy itself.
+ */
 export interface SamplingParams {
   readonly maxTokens: number;
   /** 0 = greedy, whose logprobs are reported at temperature 1. */
@@ -19,6 +23,20 @@ export interface SamplingParams {
   readonly stopStrings: readonly string[];
   /** Number of most likely alternatives to report per token, 0–20. */
   readonly topLogprobs: number;
+  /** Tokens less likely than this share of the likeliest one are not drawn, 0 to 1; 0 = off, the default. */
+  readonly minP?: number;
+  /** Taken off the logit for each time that a token was sampled, −2 to 2; default 0. */
+  readonly frequencyPenalty?: number;
+  /** Taken off the logit of every token that was sampled, −2 to 2; default 0. */
+  readonly presencePenalty?: number;
+  /** Positive logits of tokens in prompt or reply are divided by it, negative ones multiplied; above 0, default 1. */
+  readonly repetitionPenalty?: number;
+  /** Added to the logits of tokens, each named once, −100 to 100. */
+  readonly logitBias?: readonly (readonly [tokenId: number, bias: number])[];
+  /** What the sampled text must look like; a stop token is drawn exactly where the text may end. */
+  readonly constraint?: TextConstraint;
+  /** Neither stop token nor stop string ends the sequence before so many tokens; default 0. */
+  readonly minTokens?: number;
 }
 
 export interface SampleRequest {
@@ -28,6 +46,8 @@ export interface SampleRequest {
   readonly policyStep: number | null;
   /** false: one `tokens` event at the end; true: one as soon as tokens are there. */
   readonly isStreaming: boolean;
+  /** Asks for the event `prompt`, with so many alternatives, 0–20, per prompt token. */
+  readonly promptLogprobs?: number;
   readonly signal?: AbortSignal;
 }
 
@@ -37,6 +57,14 @@ export interface TokenAlternative {
 }
 
 export type SampleEvent =
+  /** Comes first where it is asked for. */
+  | {
+      readonly type: 'prompt';
+      /** Of each prompt token after those before it, at the sampling temperature; null for the first. */
+      readonly logprobs: readonly (number | null)[];
+      /** One list per token, best first; present if `promptLogprobs` is above 0. */
+      readonly topLogprobs?: readonly (readonly TokenAlternative[] | null)[];
+    }
   | {
       readonly type: 'tokens';
       readonly tokenIds: readonly number[];

@@ -12,6 +12,15 @@ export interface SamplerParams {
   readonly topP: number;
   /** 0 = off. */
   readonly topK: number;
+  /** 0 = off, the default. */
+  readonly minP?: number;
+  /** Default 0. */
+  readonly frequencyPenalty?: number;
+  /** Default 0. */
+  readonly presencePenalty?: number;
+  /** Default 1. */
+  readonly repetitionPenalty?: number;
+  readonly logitBias?: readonly (readonly [tokenId: number, bias: number])[];
 }
 
 /** Best first; equal logprobs by lower id. */

@@ -8,8 +8,9 @@ import { createOrtRuntime } from '../graph/runtime-ort.ts';
 import { loraSpec } from '../nn/lora.ts';
 import { KvCache } from './kv-cache.ts';
 import { ModelRunner, type PolicyFeeds } from './model-runner.ts';
+import type { SequenceParams } from './sampling-params.ts';
 import { Scheduler, type SchedulerOptions } from './scheduler.ts';
-import { Sequence, type SequenceParams } from './sequence.ts';
+import { Sequence } from './sequence.ts';
 
 const ort = await createOrtRuntime({ threads: 1 });
 const lora = loraSpec({ rank: 2, alpha: 4 }, tinyConfig());

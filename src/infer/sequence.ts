@@ -1,20 +1,11 @@
 /** State of one sampling request inside the engine. Layer 3. */
-import { ConfigError } from '../core/errors.ts';
 import { createRng, type Rng } from '../core/rng.ts';
 import type { StreamDecoder } from '../formats/tokenizer.ts';
 import type { BlockTable } from './kv-cache.ts';
 import type { PolicyFeeds } from './model-runner.ts';
 import type { RowRequest } from './row-choice.ts';
-import { rankTokens, type SamplerParams } from './sampler.ts';
-
-export interface SequenceParams extends SamplerParams {
-  readonly maxTokens: number;
-  readonly seed: number;
-  readonly stopTokenIds: readonly number[];
-  readonly stopStrings: readonly string[];
-  /** 0–20 alternatives per token. */
-  readonly topLogprobs: number;
-}
+import { rankTokens } from './sampler.ts';
+import type { SequenceParams } from './sampling-params.ts';
 
 /** Weights that are served under a step number. A step may be published again, so `identity` is what counts. */
 export interface Policy {
@@ -120,30 +111,4 @@ export class Sequence {
     this.#text = window;
     return this.params.stopStrings.some((stop) => window.includes(stop));
   }
-}
-
-/** Inverse temperatures above 1e6 overflow float32 logits, whose logprobs would then be NaN. */
-const MIN_TEMPERATURE = 1e-6;
-
-/** Throws ConfigError unless it is 0 (greedy) or at least 1e-6. */
-export function checkTemperature(temperature: number): void {
-  if (temperature === 0 || (temperature >= MIN_TEMPERATURE && Number.isFinite(temperature))) return;
-  throw new ConfigError(`temperature: must be 0 or at least ${MIN_TEMPERATURE}, got ${temperature}`);
-}
-
-/** Throws ConfigError naming the setting that is out of range. */
-export function checkSampling(params: SequenceParams): void {
-  const { maxTokens, temperature, topP, topK, seed, stopStrings, topLogprobs } = params;
-  checkTemperature(temperature);
-  const requireThat = (isRight: boolean, name: string, rule: string, got: unknown): void => {
-    if (!isRight) throw new ConfigError(`${name}: must be ${rule}, got ${got}`);
-  };
-  const isWhole = Number.isSafeInteger;
-  requireThat(isWhole(maxTokens) && maxTokens >= 1, 'maxTokens', 'a whole number ≥ 1', maxTokens);
-  requireThat(topP > 0 && topP <= 1, 'topP', 'above 0 and at most 1', topP);
-  requireThat(isWhole(topK) && topK >= 0, 'topK', 'a whole number ≥ 0', topK);
-  requireThat(isWhole(seed), 'seed', 'a whole number', seed);
-  requireThat(!stopStrings.includes(''), 'stopStrings', 'texts of at least one character', "''");
-  const isCount = isWhole(topLogprobs) && topLogprobs >= 0 && topLogprobs <= 20;
-  requireThat(isCount, 'topLogprobs', 'a whole number from 0 to 20', topLogprobs);
 }

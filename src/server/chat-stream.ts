@@ -22,7 +22,7 @@ export async function* streamChunks(turn: Turn, stopSampling: () => void): Async
       isStarted = true;
       if (event.type === 'tokens') {
         text += tokensChunk(turn, choice, event);
-      } else {
+      } else if (event.type === 'finish') {
         finished.set(index, event);
         text += finishChunk(turn, choice, event);
       }

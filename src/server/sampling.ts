@@ -117,7 +117,7 @@ export async function collectChoice(turn: Turn, index: number): Promise<{ choice
   const choice = new SampledChoice(turn, index);
   for await (const event of sampleChoice(turn, index, false)) {
     if (event.type === 'tokens') choice.push(event);
-    else {
+    else if (event.type === 'finish') {
       choice.finish();
       return { choice, event };
     }

@@ -1,5 +1,6 @@
 /** An engine that samples what a script says: for tests of agents, servers and training loops without a model. Layer 4. */
 import { AbortedError, ConfigError, EngineError } from '../core/errors.ts';
+import { checkSampleRequest } from '../engines/check-request.ts';
 import type { Engine, EngineInfo, SampleEvent, SampleRequest, TokenAlternative } from '../engines/engine.ts';
 
 export interface ScriptedReply {
@@ -40,6 +41,7 @@ export function createScriptedEngine(options: ScriptedEngineOptions): ScriptedEn
   const calls: string[] = [];
   const policySteps = [...(options.policySteps ?? [0])];
   const maxPositions = options.maxPositions ?? 4096;
+  const vocabSize = options.vocabSize ?? 512;
   const totals = { gradientSteps: 0, running: 0, sampledTokens: 0, trainedTokens: 0 };
   const cache = new Set<string>();
   let isClosed = false;
@@ -54,6 +56,7 @@ export function createScriptedEngine(options: ScriptedEngineOptions): ScriptedEn
     if (!policySteps.includes(policyStep)) {
       throw new EngineError(`scripted engine: step must be one of ${policySteps.join(', ')}, got ${policyStep}`);
     }
+    checkSampleRequest(request, { maxPositions, vocabSize });
     requests.push(request);
     const reply = options.reply(request, requests.length - 1);
     const { tokenIds, reason } = cutReply(reply.tokenIds, request, maxPositions, options.decode);
@@ -109,7 +112,7 @@ export function createScriptedEngine(options: ScriptedEngineOptions): ScriptedEn
     },
     doInfo: async () => {
       requireOpen('doInfo');
-      return describe(options, policySteps, maxPositions, totals);
+      return describe(vocabSize, policySteps, maxPositions, totals);
     },
     close: async () => {
       isClosed = true;
@@ -158,7 +161,7 @@ function tokensEvent(
 }
 
 function describe(
-  options: ScriptedEngineOptions,
+  vocabSize: number,
   policySteps: readonly number[],
   maxPositions: number,
   totals: { gradientSteps: number; running: number; sampledTokens: number; trainedTokens: number },
@@ -168,7 +171,7 @@ function describe(
     parameters: 0,
     trainableParameters: 0,
     maxPositions,
-    vocabSize: options.vocabSize ?? 512,
+    vocabSize,
     policySteps: [...policySteps].sort((a, b) => a - b),
     gradientSteps: totals.gradientSteps,
     runningSequences: totals.running,

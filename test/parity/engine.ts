@@ -1,11 +1,11 @@
 /** Sampler and trainer over one model as the embedded engine puts them together, in this process. */
-
 import type { DecoderConfig } from '../../src/formats/hf-config.ts';
 import type { Runtime } from '../../src/graph/runtime.ts';
 import { KvCache } from '../../src/infer/kv-cache.ts';
 import { ModelRunner } from '../../src/infer/model-runner.ts';
+import type { SequenceParams } from '../../src/infer/sampling-params.ts';
 import { Scheduler } from '../../src/infer/scheduler.ts';
-import { Sequence, type SequenceParams } from '../../src/infer/sequence.ts';
+import { Sequence } from '../../src/infer/sequence.ts';
 import type { LoraSpec } from '../../src/nn/lora.ts';
 import type { Parameters } from '../../src/nn/parameters.ts';
 import { Trainer } from '../../src/train/trainer.ts';

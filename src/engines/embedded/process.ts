@@ -13,10 +13,12 @@ import { hostTensor } from '../../graph/runtime.ts';
 import { createOrtRuntime } from '../../graph/runtime-ort.ts';
 import { KvCache } from '../../infer/kv-cache.ts';
 import { ModelRunner, type PolicyFeeds } from '../../infer/model-runner.ts';
+import { checkTemperature } from '../../infer/sampling-params.ts';
 import { Scheduler } from '../../infer/scheduler.ts';
-import { checkSampling, checkTemperature, Sequence } from '../../infer/sequence.ts';
+import { Sequence } from '../../infer/sequence.ts';
 import { loraShapes, loraSpec } from '../../nn/lora.ts';
 import { checkParameters, countValues, type Parameter, parameterShapes } from '../../nn/parameters.ts';
+import { checkSampleRequest, checkTokenIds } from '../check-request.ts';
 import type { EngineInfo, LogprobsRequest, SampleEvent, SampleRequest } from '../engine.ts';
 import { bakedWeights } from './baked-weights.ts';
 import { DEFAULT_CACHE_TOKENS } from './memory-estimate.ts';
@@ -151,12 +153,8 @@ class EngineProcess {
   sample(id: number, request: Omit<SampleRequest, 'signal'>): void {
     try {
       const { sampling, promptIds, policyStep, isStreaming } = request;
-      const { maxPositions, vocabSize } = this.#config;
-      if (promptIds.length === 0 || promptIds.length >= maxPositions) {
-        throw new DataError(`prompt: must have 1 to ${maxPositions - 1} tokens, got ${promptIds.length}`);
-      }
-      checkTokenIds(promptIds, vocabSize, 'prompt');
-      checkSampling(sampling);
+      const { maxPositions } = this.#config;
+      checkSampleRequest(request, this.#config);
       const limits = { maxPositions, createDecoder: () => this.#tokenizer.createStreamDecoder() };
       const sequence = new Sequence(
         id,
@@ -283,11 +281,6 @@ class EngineProcess {
 
 function defaultSampleThreads(config: DecoderConfig): number {
   return countValues(parameterShapes(config).values()) <= ONE_THREAD_PARAMETERS ? 1 : availableParallelism();
-}
-
-function checkTokenIds(tokenIds: readonly number[], vocabSize: number, what: string): void {
-  const wrong = tokenIds.find((token) => !Number.isSafeInteger(token) || token < 0 || token >= vocabSize);
-  if (wrong !== undefined) throw new DataError(`${what}: token ids must be below ${vocabSize}, got ${wrong}`);
 }
 
 function toFeeds(parameters: ReadonlyMap<string, Parameter>): PolicyFeeds {
