@@ -63,7 +63,7 @@ export async function rollout(model: ChatModel, scenario: Scenario, options: Rol
     metadata: { side, seed, opponent },
   });
   // Tells the server which turns belong together: two games of a group may have the same text so far.
-  const headers = { 'x-art-rollout-id': randomUUID() };
+  const headers = { 'x-art-rollout': randomUUID() };
   let board = emptyBoard;
   let turns = 0;
   let completionTokens = 0;

@@ -21,3 +21,16 @@ export interface ToolDefinition {
 
 /** `required`: at least one call; a name: a call of that tool. */
 export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string };
+
+export const chatRoles = ['system', 'developer', 'user', 'assistant', 'tool'] as const;
+
+/** A message with its content as text, which is how chat templates take it. */
+export interface PlainMessage {
+  readonly role: (typeof chatRoles)[number];
+  readonly content: string;
+  /** What an assistant thought before it answered. */
+  readonly reasoning?: string;
+  readonly toolCalls?: readonly ToolCall[];
+  readonly name?: string;
+  readonly tool_call_id?: string;
+}

@@ -1,5 +1,5 @@
 import { beforeAll, expect, test } from 'vitest';
-import type { PlainMessage } from '../wire/openai.ts';
+import type { PlainMessage } from '../core/chat.ts';
 import { type Conversations, createConversations, type Prompt, type PromptQuery } from './conversations.ts';
 import type { CompletionRecord } from './served-model.ts';
 import { byteIds, createScriptedModel, type ScriptedModel } from './testing-model.ts';
@@ -16,7 +16,14 @@ const left: PlainMessage = { role: 'assistant', content: 'left' };
 const suffixText = '\n<|im_start|>user\nworld<|im_end|>\n<|im_start|>assistant\n';
 
 function query(messages: readonly PlainMessage[], extra: Partial<PromptQuery> = {}): PromptQuery {
-  return { messages, completionIds: messages.map(() => null), rolloutId: null, ...extra };
+  return {
+    messages,
+    completionIds: messages.map(() => null),
+    rolloutId: null,
+    tools: [],
+    templateVariables: {},
+    ...extra,
+  };
 }
 
 function sample(
@@ -36,7 +43,7 @@ function sample(
     temperature: 1,
     finishReason: 'stop',
   };
-  conversations.record(prompt, text, record);
+  conversations.record(prompt, { role: 'assistant', content: text }, record);
 }
 
 const canonical = (): number[] => model.tokenizer.encode('left<|im_end|>');

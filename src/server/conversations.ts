@@ -3,16 +3,17 @@
  * Chat clients send text, so the previous turn is found by its text: a chain of hashes over the messages, longest first.
  *
  * Two rollouts may have the same text and different ids (the same word sampled as other tokens). A client can say which one
- * it continues: by the header `x-art-rollout-id` (or the base URL `/rollouts/{id}/v1`), which sees the turns of that rollout
+ * it continues: by the header `x-art-rollout` (or the base URL `/rollouts/{id}/v1`), which sees the turns of that rollout
  * alone, or by `art.completion_id` on an assistant message. Then the result depends on nothing else that is served. Without
  * either, the text is all there is: the shortest id sequence wins (what the tokenizer itself would write), then the smallest
  * in lexicographic order. Of the turns stored so far that choice does not depend on their order.
  */
 import { hash } from 'node:crypto';
-import type { ChatTemplate } from '../formats/chat-template.ts';
+import type { PlainMessage, ToolDefinition } from '../core/chat.ts';
+import type { ChatTemplate, TemplateOptions } from '../formats/chat-template.ts';
 import type { Tokenizer } from '../formats/tokenizer.ts';
-import type { PlainMessage } from '../wire/openai.ts';
 import type { CompletionRecord } from './served-model.ts';
+import { toTemplateMessages, toTemplateTools } from './template-input.ts';
 
 export interface ConversationsOptions {
   readonly tokenizer: Tokenizer;
@@ -26,6 +27,9 @@ export interface PromptQuery {
   /** Per message, the completion it says it is. */
   readonly completionIds: readonly (string | null)[];
   readonly rolloutId: string | null;
+  readonly tools: readonly ToolDefinition[];
+  /** Further variables of the template. */
+  readonly templateVariables: Readonly<Record<string, unknown>>;
 }
 
 export interface Prompt {
@@ -42,8 +46,8 @@ export type ConversationCounters = { [K in Prompt['origin']]: number };
 
 export interface Conversations {
   createPrompt(query: PromptQuery): Prompt;
-  /** Remembers a turn: `text` is what the client got as content. */
-  record(prompt: Prompt, text: string, record: CompletionRecord): void;
+  /** Remembers a turn: `message` is what the client got. */
+  record(prompt: Prompt, message: PlainMessage, record: CompletionRecord): void;
   readonly counters: Readonly<ConversationCounters>;
 }
 
@@ -67,10 +71,16 @@ export function createConversations(options: ConversationsOptions): Conversation
   const turns = createTurnStore(options.maxTokens ?? 2 ** 23);
   const firstPrompts = new Map<string, Encoded>();
   const counters: ConversationCounters = { started: 0, continued: 0, rerendered: 0 };
-  const encodeFirst = (messages: readonly PlainMessage[], key: string): Encoded => {
+  const render = (query: PromptQuery): string =>
+    template.render({
+      ...templateOptions(query),
+      messages: toTemplateMessages(query.messages),
+      addGenerationPrompt: true,
+    });
+  const encodeFirst = (query: PromptQuery, key: string): Encoded => {
     const known = firstPrompts.get(key);
     if (known !== undefined) return known;
-    const encoded = encodeWhole(template.render({ messages, addGenerationPrompt: true }));
+    const encoded = encodeWhole(render(query));
     const oldest = firstPrompts.size < maxFirstPrompts ? undefined : firstPrompts.keys().next().value;
     if (oldest !== undefined) firstPrompts.delete(oldest);
     firstPrompts.set(key, encoded);
@@ -85,19 +95,23 @@ export function createConversations(options: ConversationsOptions): Conversation
       const key = keys.at(-1) ?? '';
       if (!messages.some((message) => message.role === 'assistant')) {
         counters.started += 1;
-        return { ...encodeFirst(messages, key), origin: 'started', key };
+        return { ...encodeFirst(query, key), origin: 'started', key };
       }
-      const text = template.render({ messages, addGenerationPrompt: true });
+      const text = render(query);
       const ids = continueLongest(query, keys, text, options, turns);
       const origin = ids === null ? 'rerendered' : 'continued';
       counters[origin] += 1;
       return { ...(ids === null ? encodeWhole(text) : { text, ids }), origin, key };
     },
-    record: (prompt, text, record) => {
+    record: (prompt, message, record) => {
       const turn = { promptText: prompt.text, promptIds: record.promptIds, tokenIds: record.tokenIds };
-      turns.put(nextKey(prompt.key, { role: 'assistant', content: text }), turn, record.completionId);
+      turns.put(nextKey(prompt.key, message), turn, record.completionId);
     },
   };
+}
+
+function templateOptions({ tools, templateVariables }: PromptQuery): TemplateOptions {
+  return { tools: toTemplateTools(tools), extra: templateVariables };
 }
 
 interface Encoded {
@@ -126,7 +140,11 @@ function continueLongest(
     const sampled = turn.promptText + message.content + tokenizer.tokenText(endId);
     const suffix = text.startsWith(sampled)
       ? text.slice(sampled.length)
-      : template.renderSuffix(messages.slice(0, last + 1), messages);
+      : template.renderSuffix(
+          toTemplateMessages(messages.slice(0, last + 1)),
+          toTemplateMessages(messages),
+          templateOptions(query),
+        );
     if (suffix === null) return null;
     const endOfTurn = turn.tokenIds.at(-1) === endId ? [] : [endId];
     return turn.promptIds.concat(turn.tokenIds, endOfTurn, tokenizer.encode(suffix, { afterId: endId }));
@@ -134,9 +152,12 @@ function continueLongest(
   return null;
 }
 
-/** Keys of the histories that end at each message. */
+/** Keys of the histories that end at each message, which differ with whatever else the template renders. */
 function historyKeys(query: PromptQuery): readonly string[] {
   let key = query.rolloutId ?? '';
+  if (query.tools.length > 0 || Object.keys(query.templateVariables).length > 0) {
+    key = hash('sha256', JSON.stringify([key, query.tools, query.templateVariables]), 'base64');
+  }
   return query.messages.map((message) => {
     key = nextKey(key, message);
     return key;
@@ -146,7 +167,8 @@ function historyKeys(query: PromptQuery): readonly string[] {
 /** Clients trim what the policy wrote, so white space at its end does not count; in all other messages it does. */
 function nextKey(key: string, message: PlainMessage): string {
   const text = message.role === 'assistant' ? message.content.trimEnd() : message.content;
-  return hash('sha256', JSON.stringify([key, message.role, text, message.name, message.tool_call_id]), 'base64');
+  const { role, name, tool_call_id: toolCallId, reasoning, toolCalls } = message;
+  return hash('sha256', JSON.stringify([key, role, text, name, toolCallId, reasoning, toolCalls]), 'base64');
 }
 
 interface TurnStore {

@@ -4,15 +4,15 @@
  * Left out: tools, response_format, audio, images, penalties. They are refused by name, never ignored.
  */
 import * as z from 'zod';
+import { chatRoles, type PlainMessage } from '../core/chat.ts';
+import type { GenerationRequest, GenerationUsage, SamplingSettings } from '../core/generation.ts';
 import type { ChoiceOrigin } from '../core/trajectory.ts';
 import { formatValue, parseWire, refuse } from './errors.ts';
-
-const roles = ['system', 'developer', 'user', 'assistant', 'tool'] as const;
 
 const textPart = z.strictObject({ type: z.literal('text'), text: z.string() });
 
 const chatMessage = z.strictObject({
-  role: z.enum(roles),
+  role: z.enum(chatRoles),
   content: z.union([z.string(), z.array(textPart)], { error: 'must be a string or a list of text parts' }),
   name: z.string().nullish(),
   tool_call_id: z.string().nullish(),
@@ -95,31 +95,9 @@ const otherFields: Readonly<Record<string, IsNeutral>> = {
   web_search_options: () => false,
 };
 
-/** A message as chat templates take it: content is text. */
-export interface PlainMessage {
-  readonly role: (typeof roles)[number];
-  readonly content: string;
-  readonly name?: string;
-  readonly tool_call_id?: string;
-}
-
-/** A chat request with its defaults filled in. */
+/** A chat request with its defaults filled in; the route adds what identifies it. */
 export interface ChatRequest {
-  readonly model: string;
-  readonly messages: readonly PlainMessage[];
-  /** Per message, the completion it says it is. */
-  readonly completionIds: readonly (string | null)[];
-  /** null = what is left of the context. */
-  readonly maxTokens: number | null;
-  readonly temperature: number;
-  readonly topP: number;
-  readonly topK: number;
-  readonly n: number;
-  readonly stopStrings: readonly string[];
-  /** null = the server draws one. */
-  readonly seed: number | null;
-  /** null = no logprobs in the response. */
-  readonly topLogprobs: number | null;
+  readonly generation: Omit<GenerationRequest, 'id' | 'rolloutId'>;
   readonly hasTokenIds: boolean;
   readonly isStreaming: boolean;
   readonly hasStreamUsage: boolean;
@@ -133,22 +111,39 @@ export function parseChatRequest(body: unknown): ChatRequest {
   refuseOtherFields(body as Readonly<Record<string, unknown>>);
   const wire = parseWire(chatCompletionRequest, body);
   checkCombinations(wire);
+  return {
+    generation: {
+      model: wire.model,
+      prompt: {
+        type: 'chat',
+        messages: wire.messages.map(toPlainMessage),
+        completionIds: wire.messages.map((message) => message.art?.completion_id ?? null),
+        tools: [],
+        templateVariables: {},
+      },
+      n: wire.n ?? 1,
+      sampling: toSampling(wire),
+      seed: wire.seed ?? null,
+      toolChoice: 'auto',
+      isParallelToolCalls: true,
+      format: { type: 'text' },
+      topLogprobs: wire.logprobs ? (wire.top_logprobs ?? 0) : null,
+      promptLogprobs: null,
+    },
+    hasTokenIds: wire.return_token_ids ?? false,
+    isStreaming: wire.stream ?? false,
+    hasStreamUsage: wire.stream_options?.include_usage ?? false,
+  };
+}
+
+function toSampling(wire: z.infer<typeof chatCompletionRequest>): SamplingSettings {
   const stop = wire.stop ?? [];
   return {
-    model: wire.model,
-    messages: wire.messages.map(toPlainMessage),
-    completionIds: wire.messages.map((message) => message.art?.completion_id ?? null),
     maxTokens: wire.max_completion_tokens ?? wire.max_tokens ?? null,
     temperature: wire.temperature ?? 1,
     topP: wire.top_p ?? 1,
     topK: wire.top_k ?? 0,
-    n: wire.n ?? 1,
     stopStrings: typeof stop === 'string' ? [stop] : stop,
-    seed: wire.seed ?? null,
-    topLogprobs: wire.logprobs ? (wire.top_logprobs ?? 0) : null,
-    hasTokenIds: wire.return_token_ids ?? false,
-    isStreaming: wire.stream ?? false,
-    hasStreamUsage: wire.stream_options?.include_usage ?? false,
   };
 }
 
@@ -207,6 +202,15 @@ export interface WireUsage {
   readonly prompt_tokens_details: { readonly cached_tokens: number };
 }
 
+export function wireUsage({ promptTokens, completionTokens, cachedTokens }: GenerationUsage): WireUsage {
+  return {
+    prompt_tokens: promptTokens,
+    completion_tokens: completionTokens,
+    total_tokens: promptTokens + completionTokens,
+    prompt_tokens_details: { cached_tokens: cachedTokens },
+  };
+}
+
 interface ResponseBase {
   readonly id: string;
   /** Seconds since 1970. */
@@ -221,7 +225,7 @@ export interface WireChoice {
   readonly index: number;
   readonly message: { readonly role: 'assistant'; readonly content: string; readonly refusal: null };
   readonly logprobs: WireLogprobs | null;
-  readonly finish_reason: 'stop' | 'length';
+  readonly finish_reason: 'stop' | 'length' | 'tool_calls';
   readonly token_ids?: readonly number[];
   readonly art: ChoiceOrigin;
 }
@@ -236,7 +240,7 @@ export interface WireChunkChoice {
   readonly index: number;
   readonly delta: { readonly role?: 'assistant'; readonly content?: string };
   readonly logprobs: WireLogprobs | null;
-  readonly finish_reason: 'stop' | 'length' | null;
+  readonly finish_reason: 'stop' | 'length' | 'tool_calls' | null;
   readonly token_ids?: readonly number[];
   readonly art?: ChoiceOrigin;
 }

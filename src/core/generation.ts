@@ -1,0 +1,67 @@
+/** What an inference route asks of a model, whatever protocol it came by. Layer 0. `wire/` maps requests to these. */
+import type { PlainMessage, ToolChoice, ToolDefinition } from './chat.ts';
+import type { JsonSchema } from './constraint.ts';
+
+export interface ChatPrompt {
+  readonly type: 'chat';
+  readonly messages: readonly PlainMessage[];
+  /** Per message, the completion it says it is. */
+  readonly completionIds: readonly (string | null)[];
+  readonly tools: readonly ToolDefinition[];
+  /** Further variables of the chat template, as in `{ enable_thinking: false }`. */
+  readonly templateVariables: Readonly<Record<string, unknown>>;
+}
+
+export type GenerationPrompt =
+  | ChatPrompt
+  | { readonly type: 'tokens'; readonly ids: readonly number[] }
+  | { readonly type: 'text'; readonly text: string };
+
+export type ReplyFormat =
+  | { readonly type: 'text' }
+  | { readonly type: 'jsonObject' }
+  | { readonly type: 'jsonSchema'; readonly schema: JsonSchema };
+
+export interface SamplingSettings {
+  /** null = what is left of the context. */
+  readonly maxTokens: number | null;
+  readonly temperature: number;
+  readonly topP: number;
+  /** 0 = off. */
+  readonly topK: number;
+  readonly stopStrings: readonly string[];
+}
+
+/** One request with its defaults filled in. Each of its `n` choices is sampled by itself. */
+export interface GenerationRequest {
+  /** The completion id: what the choices are known by to training and to the next turn. */
+  readonly id: string;
+  /** `name`, or `name@step`. */
+  readonly model: string;
+  readonly prompt: GenerationPrompt;
+  /** Which calls belong together, if the client said so. */
+  readonly rolloutId: string | null;
+  readonly n: number;
+  readonly sampling: SamplingSettings;
+  /** null = the server draws one. */
+  readonly seed: number | null;
+  readonly toolChoice: ToolChoice;
+  readonly isParallelToolCalls: boolean;
+  readonly format: ReplyFormat;
+  /** Alternatives reported for each token; null = no logprobs in the answer. */
+  readonly topLogprobs: number | null;
+  /** The same for each token of the prompt. */
+  readonly promptLogprobs: number | null;
+}
+
+/** Tokens that a request took. */
+export interface GenerationUsage {
+  /** The choices share the prompt, which counts once. */
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+  /** Prompt tokens that the first choice found in the cache. */
+  readonly cachedTokens: number;
+}
+
+/** Sampling as OpenAI's defaults have it. */
+export const defaultSampling: SamplingSettings = { maxTokens: null, temperature: 1, topP: 1, topK: 0, stopStrings: [] };

@@ -1,0 +1,103 @@
+/** One request on its way to the engine: its model, its prompt as ids, and what each choice asks of the engine. Layer 5. */
+import { randomInt } from 'node:crypto';
+import { ApiError, DataError, EngineError } from '../core/errors.ts';
+import type { GenerationRequest } from '../core/generation.ts';
+import { deriveSeed } from '../core/rng.ts';
+import type { SampleEvent } from '../engines/engine.ts';
+import { refuse } from '../wire/errors.ts';
+import type { Prompt } from './conversations.ts';
+import { chooseModel, endOfTurnIds, type ModelChoice, type ModelLookup, requireStep } from './model-lookup.ts';
+
+export interface Turn extends ModelChoice {
+  readonly request: GenerationRequest;
+  /** Without a key where the prompt is no conversation. */
+  readonly prompt: Prompt;
+  readonly seed: number;
+  readonly maxTokens: number;
+  readonly endOfTurnIds: readonly number[];
+}
+
+/** Throws ApiError 404 if the model is not served, 400 if the prompt leaves no room for a reply. */
+export async function createTurn(lookup: ModelLookup, request: GenerationRequest): Promise<Turn> {
+  const choice = await chooseModel(lookup, request.model);
+  const prompt = createPrompt(choice, request);
+  return {
+    ...choice,
+    request,
+    prompt,
+    seed: request.seed ?? randomInt(2 ** 32),
+    maxTokens: fitMaxTokens(request, prompt.ids.length, choice.model.config.maxPositions),
+    endOfTurnIds: endOfTurnIds(choice.model),
+  };
+}
+
+function createPrompt({ model, state }: ModelChoice, { prompt, rolloutId }: GenerationRequest): Prompt {
+  switch (prompt.type) {
+    case 'chat':
+      return state.conversations.createPrompt({ ...prompt, rolloutId });
+    case 'tokens':
+      return { ids: checkIds(prompt.ids, model.config.vocabSize), origin: 'started', key: '', text: '' };
+    case 'text':
+      return { ids: model.tokenizer.encode(prompt.text), origin: 'started', key: '', text: prompt.text };
+  }
+}
+
+function checkIds(ids: readonly number[], vocabSize: number): readonly number[] {
+  const odd = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocabSize));
+  if (odd === undefined) return ids;
+  const message = `prompt: token ids must be whole numbers from 0 to ${vocabSize - 1}, got ${odd}`;
+  throw refuse(400, 'invalid_value', message, 'prompt');
+}
+
+/** Tokens that are left for the reply. */
+function fitMaxTokens({ prompt, sampling }: GenerationRequest, promptTokens: number, maxPositions: number): number {
+  const field = prompt.type === 'chat' ? 'messages' : 'prompt';
+  if (promptTokens < 1) throw refuse(400, 'invalid_value', `${field}: must have at least one token, got none`, field);
+  const left = maxPositions - promptTokens;
+  if (left < 1) {
+    const message = `${field}: prompt and reply must fit in the context of ${maxPositions} tokens, got ${promptTokens} prompt tokens`;
+    throw refuse(400, 'context_length_exceeded', message, field);
+  }
+  return Math.min(sampling.maxTokens ?? left, left);
+}
+
+/** Events of choice `index`. Every choice has a seed of its own, whatever `n` is. */
+export function sampleChoice(
+  turn: Turn,
+  index: number,
+  isStreaming: boolean,
+  signal: AbortSignal,
+): AsyncIterable<SampleEvent> {
+  const { prompt, policyStep } = turn;
+  const { sampling, topLogprobs, promptLogprobs } = turn.request;
+  return turn.model.engine.doSample({
+    promptIds: prompt.ids,
+    policyStep,
+    isStreaming,
+    signal,
+    // Of the prompt, which the choices share, the first one tells.
+    ...(promptLogprobs !== null && index === 0 && { promptLogprobs }),
+    sampling: {
+      maxTokens: turn.maxTokens,
+      temperature: sampling.temperature,
+      topP: sampling.topP,
+      topK: sampling.topK,
+      seed: deriveSeed(turn.seed, 'choice', index),
+      stopTokenIds: turn.endOfTurnIds,
+      stopStrings: sampling.stopStrings,
+      topLogprobs: topLogprobs ?? 0,
+    },
+  });
+}
+
+/** A step may be unloaded between the look-up and the engine's admission: then the answer is 404, not the engine's error. */
+export async function explainFailure(turn: Turn, error: unknown): Promise<unknown> {
+  const isExplained = turn.policyStep === null || !(error instanceof DataError || error instanceof EngineError);
+  if (isExplained) return error;
+  try {
+    await requireStep(turn.model, turn.policyStep);
+  } catch (reason) {
+    if (reason instanceof ApiError) return reason;
+  }
+  return error;
+}
