@@ -12,7 +12,7 @@ import { isPresent, writeFolderAtomic } from '../formats/atomic-files.ts';
 import { type ChatTemplate, createChatTemplate } from '../formats/chat-template.ts';
 import { openModel } from '../formats/model-source.ts';
 import type { Tokenizer } from '../formats/tokenizer.ts';
-import { linearSchedule } from '../train/schedule.ts';
+import { linearSchedule } from '../core/schedule.ts';
 import { createEmbeddedEngine } from './embedded/engine.ts';
 import type { Datum, Engine } from './engine.ts';
 

@@ -4,6 +4,7 @@ import { refuseUnknownKeys } from '../core/options.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import { describeIssue } from '../wire/errors.ts';
 import { registerRequest } from '../wire/training.ts';
+import { fromModelInfo, fromTrainResult, toRegisterRequest } from '../wire/training-names.ts';
 import { type CallOptions, createTrainingClient, type TrainCallOptions, type TrainingClient } from './client.ts';
 import { encodeLogGroups, encodeTrainGroups, type Loggable } from './encode.ts';
 import type { LogOptions, TrainableModel } from './model.ts';
@@ -89,15 +90,7 @@ export class RemoteBackend implements Backend {
   }
 
   async register(model: TrainableModel, options: CallOptions = {}): Promise<InferenceEndpoint> {
-    const { rank, alpha, targetModules } = model.lora;
-    const body = {
-      name: model.name,
-      project: model.project,
-      base_model: model.baseModel,
-      lora: { rank, alpha, ...(targetModules === undefined ? {} : { target_modules: targetModules }) },
-      seed: model.seed,
-      ...(model.chatTemplate === undefined ? {} : { chat_template: model.chatTemplate }),
-    };
+    const body = toRegisterRequest(model);
     const request = registerRequest.safeParse(body);
     if (!request.success)
       throw new ConfigError(`TrainableModel: ${describeIssue(request.error.issues[0], body).message}`);
@@ -112,13 +105,7 @@ export class RemoteBackend implements Backend {
     call: TrainCallOptions = {},
   ): Promise<TrainResult> {
     const request = { options: encodeTrainOptions(options), groups: encodeTrainGroups(groups) };
-    const result = await this.#client.train(model.name, request, call);
-    return {
-      step: result.step,
-      metrics: result.metrics,
-      checkpointPath: result.checkpoint_path,
-      adapterSha256: result.adapter_sha256,
-    };
+    return fromTrainResult(await this.#client.train(model.name, request, call));
   }
 
   async getStep(model: TrainableModel, options: CallOptions = {}): Promise<number> {
@@ -135,22 +122,7 @@ export class RemoteBackend implements Backend {
   }
 
   async getState(model: TrainableModel, options: CallOptions = {}): Promise<ModelState> {
-    const { step, parameters, trainable_parameters, directory, engine } = await this.#client.model(model.name, options);
-    return {
-      step,
-      parameters,
-      trainableParameters: trainable_parameters,
-      directory,
-      engine: {
-        rssBytes: engine.rss_bytes,
-        peakRssBytes: engine.peak_rss_bytes,
-        sampledTokens: engine.sampled_tokens,
-        prefilledTokens: engine.prefilled_tokens,
-        samplingSeconds: engine.sampling_seconds,
-        trainedTokens: engine.trained_tokens,
-        trainingSeconds: engine.training_seconds,
-      },
-    };
+    return fromModelInfo(await this.#client.model(model.name, options));
   }
 
   /** The server is not ours: nothing to do. */

@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { CheckpointError, messageOf, StorageError } from '../core/errors.ts';
 import { formatJson, isMissing, readJsonFile, toStorageError } from '../formats/atomic-files.ts';
+import { jobKinds } from '../wire/jobs.ts';
 
 const manifestName = 'checkpoint.json';
 const temporaryPrefix = '.tmp-';
@@ -24,6 +25,10 @@ const checkpointManifest = z.strictObject({
   packageVersion: z.string(),
   /** Of the `train` call that made it; null for step 0. */
   idempotencyKey: z.string().nullable(),
+  /** The call that made it, which may make several; older checkpoints are the only one of a `train` call. */
+  request: z
+    .strictObject({ kind: z.enum(jobKinds), sha256: z.string(), part: z.int().min(0), parts: z.int().min(1) })
+    .optional(),
   config: z.record(z.string(), z.unknown()).nullable(),
   /** Rows of this step in history.jsonl and timings.jsonl; none for step 0. */
   history: z.array(row),
@@ -41,7 +46,12 @@ export interface CheckpointStore {
   /** All checkpoints, by ascending step. */
   readonly list: () => readonly StoredCheckpoint[];
   readonly newest: () => StoredCheckpoint | undefined;
+  /** The last checkpoint of a call that is done. */
   readonly findByKey: (idempotencyKey: string) => StoredCheckpoint | undefined;
+  /** What a call has made so far, done or not, in order. */
+  readonly partsByKey: (idempotencyKey: string) => readonly StoredCheckpoint[];
+  /** The number of the step to come. */
+  readonly nextStep: () => number;
   /** Commits a checkpoint whose engine files `fill` writes into the folder it is given. */
   readonly commit: (
     manifest: Omit<CheckpointManifest, 'formatVersion' | 'files'>,
@@ -75,7 +85,9 @@ export async function openCheckpoints(directory: string): Promise<CheckpointStor
   return {
     list: () => stored,
     newest: () => stored.at(-1),
-    findByKey: (key) => stored.find((checkpoint) => checkpoint.manifest.idempotencyKey === key),
+    findByKey: (key) => stored.find(({ manifest }) => manifest.idempotencyKey === key && isLastPart(manifest)),
+    partsByKey: (key) => stored.filter(({ manifest }) => manifest.idempotencyKey === key),
+    nextStep: () => (stored.at(-1)?.manifest.step ?? -1) + 1,
     commit: async (manifest, fill) => {
       const checkpoint = await writeCheckpoint(directory, manifest, fill);
       stored.push(checkpoint);
@@ -103,6 +115,11 @@ export async function readCheckpoint(directory: string, step: number | 'newest')
   const checkpoint = { directory: path, manifest: await readManifest(path, wanted) };
   await verifyCheckpoint(checkpoint);
   return checkpoint;
+}
+
+/** Whether the call that made it is done with it. */
+export function isLastPart({ request }: CheckpointManifest): boolean {
+  return request === undefined || request.part === request.parts - 1;
 }
 
 /** Compares size and SHA-256 of every file with the manifest. Throws CheckpointError naming the first that differs. */

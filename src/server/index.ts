@@ -8,12 +8,13 @@ import { createSecurity, type Security } from './security.ts';
 import { registerTrainingRoutes } from './training-routes.ts';
 
 export { createApp } from './app.ts';
+export type { TrainJob } from './jobs.ts';
 export type { ListenOptions } from './listen.ts';
 export { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
 export type { EngineTuning, ModelFiles } from './open-training-run.ts';
 export type { CompletionRecord, CompletionStore, ServedModel } from './served-model.ts';
 export { registerTrainingRoutes } from './training-routes.ts';
-export type { TrainingRun, TrainJob } from './training-run.ts';
+export type { TrainingRun } from './training-run.ts';
 
 export interface ArtServerOptions extends Omit<ModelRegistryOptions, 'createEngine'>, ListenOptions {
   /** Default: the embedded engine, a child process on this computer's CPU. */

@@ -6,6 +6,7 @@ import { refuse } from '../wire/errors.ts';
 import type { RegisterRequest } from '../wire/training.ts';
 import { normalizeBaseModel } from './base-model.ts';
 import { type CompletionStoreOptions, createCompletionStore } from './completion-store.ts';
+import { createEventHub, type EventHub } from './events.ts';
 import { loadModelFiles } from './model-files.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import {
@@ -49,6 +50,8 @@ export interface ModelRegistry extends ModelLookup {
   /** Throws ApiError 404 for a name that is not registered. */
   readonly get: (name: string) => TrainingRun;
   readonly list: () => readonly TrainingRun[];
+  /** What happens in the models of this registry. */
+  readonly events: EventHub;
   /** Closes all models, whatever fails. Idempotent. */
   readonly close: () => Promise<void>;
 }
@@ -62,7 +65,8 @@ interface Entry {
 
 /** Opens nothing until a model is registered. Throws ConfigError on an option out of range. */
 export function createModelRegistry(options: ModelRegistryOptions): ModelRegistry {
-  const environment = environmentOf(options);
+  const events = createEventHub();
+  const environment = { ...environmentOf(options), onEvent: events.publish };
   const entries = new Map<string, Entry>();
   const closing = new AbortController();
   const openNew = (request: RegisterRequest): Entry => {
@@ -79,6 +83,8 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     opening.then(
       (open) => {
         added.open = open;
+        const { name, project, step } = open.run.model;
+        events.publish({ type: 'model.registered', data: { model: name, project, step: step() } });
       },
       () => entries.delete(request.name),
     );
@@ -109,6 +115,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     },
     download: (name) => entries.get(name)?.download ?? null,
     list,
+    events,
     models: () => list().map((run) => run.model),
     findModel: (name) => entries.get(name)?.open?.run.model,
     close: async () => {

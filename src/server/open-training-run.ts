@@ -22,7 +22,8 @@ import {
 } from './run-folder.ts';
 import type { CompletionStore, ServedModel } from './served-model.ts';
 import { createProbeIds, proveServed } from './served-proof.ts';
-import { rowsOf, TrainingRun, type TrainingRunOptions } from './training-run.ts';
+import { rowsOf } from './step-result.ts';
+import { TrainingRun, type TrainingRunOptions } from './training-run.ts';
 
 /** Options of the embedded engine that are not part of what a model is. */
 export type EngineTuning = Omit<EmbeddedEngineOptions, 'modelDirectory' | 'training' | 'seed'>;
@@ -31,7 +32,7 @@ export type EngineTuning = Omit<EmbeddedEngineOptions, 'modelDirectory' | 'train
 export type ModelFiles = Pick<ServedModel, 'tokenizer' | 'template' | 'config'>;
 
 export interface RunEnvironment
-  extends Pick<TrainingRunOptions, 'probeTolerance' | 'maxWaitingTrainCalls' | 'onWarning'> {
+  extends Pick<TrainingRunOptions, 'probeTolerance' | 'maxWaitingTrainCalls' | 'onWarning' | 'onEvent'> {
   readonly root: string;
   readonly createEngine: (options: EmbeddedEngineOptions) => Promise<Engine>;
   readonly engineTuning: EngineTuning;
@@ -124,8 +125,15 @@ async function openLocked(
     const served = await proveServed(engine, probeIds, newest.manifest.step, environment.probeTolerance);
     const { name, project } = request;
     const model = { name, project, engine, ...files, completions: environment.createCompletions() };
-    const { probeTolerance, maxWaitingTrainCalls, onWarning } = environment;
-    const settings = { probeIds, maxPositions, probeTolerance, maxWaitingTrainCalls, onWarning };
+    const { probeTolerance, maxWaitingTrainCalls, onWarning, onEvent } = environment;
+    const settings = {
+      probeIds,
+      maxPositions,
+      probeTolerance,
+      maxWaitingTrainCalls,
+      onWarning,
+      ...(onEvent && { onEvent }),
+    };
     const identity = { directory, baseModel: request.base_model, baseModelSha256, packageVersion };
     return new TrainingRun({ model, checkpoints, metricFiles, ...identity, ...settings }, newest, served);
   } catch (error) {

@@ -12,9 +12,9 @@ import {
   type TrainProgress,
   trainRequest,
 } from '../wire/training.ts';
+import type { TrainJob } from './jobs.ts';
 import type { ModelRegistry } from './model-registry.ts';
 import { readJson } from './read-json.ts';
-import type { TrainJob } from './training-run.ts';
 
 /** Well below the idle limits of clients and proxies, 60 s and more. */
 const keepAliveMs = 15_000;

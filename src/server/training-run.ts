@@ -3,36 +3,31 @@
  * A step is: update, publish, prove, commit the checkpoint, append to history. A step that fails before the commit is undone: the newest
  * checkpoint is loaded and served again. An idempotency key trains once, however often and through whatever restart it is sent.
  */
-import { createHash } from 'node:crypto';
-import { AbortedError, CheckpointError, EngineError, messageOf } from '../core/errors.ts';
-import { defaultTrainConfig, inexactImportanceCap, type TrainConfig } from '../core/train-config.ts';
-import { refuse } from '../wire/errors.ts';
-import type {
-  LogRequest,
-  ModelInfo,
-  TrainProgress,
-  TrainRequest,
-  TrainResult,
-  WireTrainOptions,
-} from '../wire/training.ts';
-import type { CheckpointStore, StoredCheckpoint } from './checkpoints.ts';
+import { AbortedError, type ApiError, CheckpointError, EngineError, messageOf } from '../core/errors.ts';
+import { refuse, refuseBusy } from '../wire/errors.ts';
+import type { NewEvent } from '../wire/events.ts';
+import type { JobKind, WireJob } from '../wire/jobs.ts';
+import type { LogRequest, ModelInfo, TrainRequest, TrainResult } from '../wire/training.ts';
+import { toModelInfo } from '../wire/training-names.ts';
+import { type CheckpointStore, isLastPart, type StoredCheckpoint } from './checkpoints.ts';
+import {
+  cancelledError,
+  createJobBook,
+  finishedJob,
+  hashRequest,
+  type JobBook,
+  type JobContext,
+  jobId,
+  type TrainJob,
+} from './jobs.ts';
 import { createRows, type MetricFiles, type MetricRow, type MetricRows } from './metric-files.ts';
 import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
 import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
-import {
-  addMetrics,
-  batchMetrics,
-  type Metrics,
-  qualifyMetrics,
-  stalenessMetrics,
-  trajectoryMetrics,
-} from './train-metrics.ts';
-import { runUpdates } from './train-step.ts';
-import { buildTrainingBatch, type TrainingBatch } from './training-batch.ts';
+import { metricsOf, resultOf, rowsOf } from './step-result.ts';
+import { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from './train-metrics.ts';
+import { changedMetric, type PreparedJob, prepareTraining } from './training-job.ts';
 import { addTrajectories, formatTrajectories, writeTrajectories } from './trajectory-files.ts';
-
-const changedMetric = 'train/served_policy_changed';
 
 export interface TrainingRunOptions {
   /** `step()` is asked of the run. */
@@ -50,22 +45,8 @@ export interface TrainingRunOptions {
   /** `train` calls that may wait behind the running one. */
   readonly maxWaitingTrainCalls: number;
   readonly onWarning: (message: string) => void;
-}
-
-/** A `train` call under way; several requests with one idempotency key share it. */
-export interface TrainJob {
-  readonly result: Promise<TrainResult>;
-  /** Calls back for each progress report until the returned function is called. */
-  readonly subscribe: (listener: (progress: TrainProgress) => void) => () => void;
-}
-
-/** What is known about a `train` call before its turn comes; the sampled turns are looked up then, so none can be dropped later. */
-interface PreparedStep {
-  readonly idempotencyKey: string;
-  readonly config: TrainConfig;
-  readonly batch: TrainingBatch;
-  readonly metrics: Metrics;
-  readonly trajectories: string;
+  /** Default: nobody follows. */
+  readonly onEvent?: (event: NewEvent) => void;
 }
 
 /** Steps run one after another; logs run beside them. Whoever opened it closes it. */
@@ -75,12 +56,14 @@ export class TrainingRun {
   readonly #options: TrainingRunOptions;
   readonly #logQueue: SerialQueue = createSerialQueue();
   readonly #trainQueue: SerialQueue = createSerialQueue();
-  readonly #jobs: Map<string, TrainJob> = new Map();
+  readonly #jobs: JobBook;
+  readonly #onEvent: (event: NewEvent) => void;
   readonly #closing: AbortController = new AbortController();
   #step: number;
   #servedLogprobs: readonly number[];
   #isEngineAhead = false;
   #unwrittenRows: MetricRows[] = [];
+  #lastStepSeconds = 5;
 
   /** The engine must hold, and serve, the newest checkpoint; `servedLogprobs` are its probe logprobs. Use `openTrainingRun`. */
   constructor(options: TrainingRunOptions, newest: StoredCheckpoint, servedLogprobs: readonly number[]) {
@@ -89,28 +72,15 @@ export class TrainingRun {
     this.#servedLogprobs = servedLogprobs;
     this.directory = options.directory;
     this.model = { ...options.model, step: () => this.#step };
+    this.#onEvent = options.onEvent ?? (() => {});
+    this.#jobs = createJobBook(this.model.name, (job) => this.#onEvent({ type: 'job', data: job }));
   }
 
   async info(): Promise<ModelInfo> {
-    const engine = await this.model.engine.doInfo();
-    return {
-      name: this.model.name,
-      project: this.model.project,
-      base_model: this.#options.baseModel,
-      step: this.#step,
-      parameters: engine.parameters,
-      trainable_parameters: engine.trainableParameters,
-      directory: this.directory,
-      engine: {
-        rss_bytes: engine.rssBytes,
-        peak_rss_bytes: engine.peakRssBytes,
-        sampled_tokens: engine.sampledTokens,
-        prefilled_tokens: engine.prefilledTokens,
-        sampling_seconds: engine.samplingSeconds,
-        trained_tokens: engine.trainedTokens,
-        training_seconds: engine.trainingSeconds,
-      },
-    };
+    const { name, project } = this.model;
+    const { baseModel } = this.#options;
+    const identity = { name, project, base_model: baseModel, step: this.#step, directory: this.directory };
+    return toModelInfo(identity, await this.model.engine.doInfo());
   }
 
   history(): readonly MetricRow[] {
@@ -137,129 +107,146 @@ export class TrainingRun {
 
   /**
    * Starts a training step, or finds the one that has the same idempotency key. Invalid groups throw here, before anything runs.
-   * Throws ApiError 409 if too many calls wait already.
+   * Throws ApiError 409 if the key was used for another request, 429 if too many calls wait already.
    */
   train(request: TrainRequest): TrainJob {
-    const key = request.idempotency_key;
-    const stored = this.#options.checkpoints.findByKey(key);
-    if (stored !== undefined) return { result: Promise.resolve(resultOf(stored)), subscribe: () => () => {} };
-    const running = this.#jobs.get(key);
-    if (running !== undefined) return running;
-    if (this.#closing.signal.aborted) throw closingError();
-    const waiting = Math.max(0, this.#jobs.size - 1);
-    if (this.#jobs.size > 0 && waiting >= this.#options.maxWaitingTrainCalls) {
-      throw refuse(
-        409,
-        'train_queue_full',
-        `model ${this.model.name}: at most ${this.#options.maxWaitingTrainCalls} train calls may wait behind the running one, got one more`,
-      );
-    }
-    return this.#enqueue(this.#prepare(request));
+    return this.#submit('train', request, (sha256) => prepareTraining(request, sha256, this.#options));
+  }
+
+  /** A job that this process knows or whose checkpoint is there. */
+  job(id: string): WireJob | undefined {
+    const known = this.#jobs.get(id);
+    if (known !== undefined) return known.describe();
+    return this.#storedJobs().find((job) => job.id === id);
+  }
+
+  /** All jobs, those of earlier processes first. */
+  jobs(): readonly WireJob[] {
+    const known = this.#jobs.list().map((job) => job.describe());
+    const ids = new Set(known.map(({ id }) => id));
+    return [...this.#storedJobs().filter(({ id }) => !ids.has(id)), ...known];
+  }
+
+  /** The job as something to follow, if it waits or runs. */
+  activeJob(id: string): TrainJob | undefined {
+    return this.#jobs.get(id);
+  }
+
+  /** Stops a job between two engine calls and undoes its step; false if it has ended. */
+  cancelJob(id: string): boolean {
+    return this.#jobs.cancel(id);
+  }
+
+  /** Training jobs that wait or run. */
+  activeJobs(): number {
+    return this.#jobs.activeCount();
   }
 
   /** Stops the running step between two engine calls, fails those that wait, and closes the engine. */
   async close(): Promise<void> {
     this.#closing.abort(closingError());
-    await Promise.allSettled([...this.#jobs.values()].map((job) => job.result));
+    await this.#jobs.settle();
     await this.#logQueue(() => this.model.engine.close());
   }
 
-  #prepare(request: TrainRequest): PreparedStep {
-    const config = trainConfigOf(request.options, this.#options.probeTolerance);
-    const batch = buildTrainingBatch(request.groups, this.model.completions, {
-      isNormalized: config.normalizeAdvantages,
-      turnDiscount: config.turnDiscount,
-      maxTokens: this.#options.maxPositions,
-    });
-    // The placeholder keeps users' metrics off the name; the step replaces it.
-    const metrics: Metrics = { [changedMetric]: 0, ...batchMetrics(batch) };
-    addMetrics(metrics, trajectoryMetrics('train', request.groups));
-    return {
-      idempotencyKey: request.idempotency_key,
-      config,
-      batch,
-      metrics,
-      trajectories: formatTrajectories(request.groups, this.model.completions),
-    };
+  #submit<T extends { readonly idempotency_key: string }>(
+    kind: JobKind,
+    request: T,
+    prepare: (requestSha256: string) => PreparedJob,
+  ): TrainJob {
+    const { idempotency_key: idempotencyKey } = request;
+    const requestSha256 = hashRequest(kind, request);
+    const { checkpoints, maxWaitingTrainCalls } = this.#options;
+    const newest = checkpoints.partsByKey(idempotencyKey).at(-1);
+    const active = this.#jobs.findActive(idempotencyKey);
+    const known = newest?.manifest.request?.sha256 ?? active?.requestSha256 ?? requestSha256;
+    if (known !== requestSha256) throw reusedKey(idempotencyKey);
+    const stored = checkpoints.findByKey(idempotencyKey);
+    if (stored !== undefined) return finishedJob(this.model.name, { kind, idempotencyKey }, resultOf(stored));
+    if (active !== undefined) return active;
+    if (this.#closing.signal.aborted) throw closingError();
+    if (this.#jobs.activeCount() > maxWaitingTrainCalls) {
+      throw refuseBusy(
+        'train_queue_full',
+        `model ${this.model.name}: at most ${maxWaitingTrainCalls} train calls may wait behind the running one, got one more`,
+        this.#lastStepSeconds,
+      );
+    }
+    const prepared = prepare(requestSha256);
+    return this.#jobs.start(prepared, (context) => this.#trainQueue(() => this.#runJob(prepared, context)));
   }
 
-  #enqueue(prepared: PreparedStep): TrainJob {
-    const listeners = new Set<(progress: TrainProgress) => void>();
-    const onProgress = (progress: TrainProgress): void => {
-      for (const listener of listeners) listener(progress);
-    };
-    const result = this.#trainQueue(() => this.#runStep(prepared, onProgress));
-    const job: TrainJob = {
-      result,
-      subscribe: (listener) => {
-        listeners.add(listener);
-        return () => listeners.delete(listener);
-      },
-    };
-    this.#jobs.set(prepared.idempotencyKey, job);
-    const settle = (): void => void this.#jobs.delete(prepared.idempotencyKey);
-    result.then(settle, settle);
-    return job;
+  async #runJob(prepared: PreparedJob, context: JobContext): Promise<TrainResult> {
+    if (this.#closing.signal.aborted) throw closingError();
+    context.start();
+    let part = this.#options.checkpoints.partsByKey(prepared.idempotencyKey).length;
+    for (; part < prepared.parts - 1; part++) await this.#runStep(prepared, part, context);
+    return resultOf(await this.#runStep(prepared, part, context));
   }
 
-  async #runStep(prepared: PreparedStep, onProgress: (progress: TrainProgress) => void): Promise<TrainResult> {
+  /** One part of a job: a policy step. */
+  async #runStep(prepared: PreparedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
     if (this.#closing.signal.aborted) throw closingError();
     if (this.#isEngineAhead) await this.#restore();
     let committed: StoredCheckpoint;
     this.#isEngineAhead = true;
     try {
-      committed = await this.#advance(prepared, onProgress);
+      committed = await this.#advance(prepared, part, context);
     } catch (error) {
       await this.#undo(error);
-      throw error instanceof AbortedError ? closingError() : error;
+      if (!(error instanceof AbortedError)) throw error;
+      throw this.#closing.signal.aborted ? closingError() : cancelledError(jobId(this.model.name, prepared));
     }
     this.#isEngineAhead = false;
     await this.#addToHistory(committed);
-    onProgress({ stage: 'checkpoint', done: 1, total: 1 });
-    return resultOf(committed);
+    this.#announce(committed);
+    context.onProgress({ stage: 'checkpoint', done: part + 1, total: prepared.parts });
+    return committed;
   }
 
   /** Update, publish, prove, commit. */
-  async #advance(prepared: PreparedStep, onProgress: (progress: TrainProgress) => void): Promise<StoredCheckpoint> {
-    const { batch, config } = prepared;
+  async #advance(prepared: PreparedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
+    const { onProgress } = context;
+    const { kind, idempotencyKey, requestSha256, config, hasData } = prepared;
     const { engine } = this.model;
     const startedAt = performance.now();
-    const [parentStep, step] = [this.#step, this.#step + 1];
+    const [parentStep, step] = [this.#step, this.#options.checkpoints.nextStep()];
     onProgress({ stage: 'batch', done: 1, total: 1 });
-    if (batch.trajectories.length === 0) this.#warnNothingTrainable(step, batch);
-    const signal = this.#closing.signal;
-    const updates = await runUpdates({ engine, batch, config, step: parentStep, signal, onProgress });
+    const signal = AbortSignal.any([this.#closing.signal, context.signal]);
+    const updates = await prepared.update({ engine, step: parentStep, nextStep: step, part, signal, onProgress });
     await engine.doPublish({ step });
     onProgress({ stage: 'publish', done: 1, total: 1 });
     const served = await proveServed(engine, this.#options.probeIds, step, this.#options.probeTolerance);
     onProgress({ stage: 'verify', done: 1, total: 1 });
     const isChanged = largestDifference(served, this.#servedLogprobs) !== 0;
-    if (!isChanged && batch.trajectories.length > 0) {
+    if (!isChanged && hasData) {
       this.#options.onWarning(
         `step ${step}: the served policy scores the probe text exactly as step ${parentStep} did`,
       );
     }
     const seconds = (performance.now() - startedAt) / 1000;
+    this.#lastStepSeconds = seconds;
     const metrics: Metrics = {
-      ...prepared.metrics,
-      ...stalenessMetrics(batch, parentStep),
       ...updates.metrics,
-      [changedMetric]: isChanged ? 1 : 0,
+      [`${kind}/${changedMetric}`]: isChanged ? 1 : 0,
       'time/step_backend_train_s': seconds,
       'time/step_trainer_s': updates.seconds,
       ...(updates.trainedTokens > 0 && { 'throughput/avg_trainer_tok_per_s': updates.trainedTokens / updates.seconds }),
       'engine/rss_bytes': (await engine.doInfo()).rssBytes,
     };
-    const rows = createRows({ split: 'train', step }, metrics, new Date(), this.#options.onWarning);
-    await writeTrajectories({ directory: this.directory, split: 'train', step }, prepared.trajectories);
+    const rows = createRows({ split: kind, step }, metrics, new Date(), this.#options.onWarning);
+    if (prepared.trajectories !== null) {
+      await writeTrajectories({ directory: this.directory, split: kind, step }, prepared.trajectories);
+    }
     const committed = await this.#options.checkpoints.commit(
       {
         step,
         parentStep,
         baseModelSha256: this.#options.baseModelSha256,
         packageVersion: this.#options.packageVersion,
-        idempotencyKey: prepared.idempotencyKey,
-        config: { ...config },
+        idempotencyKey,
+        request: { kind, sha256: requestSha256, part, parts: prepared.parts },
+        config,
         history: [rows.history],
         timings: [rows.timing],
       },
@@ -306,63 +293,35 @@ export class TrainingRun {
     this.#isEngineAhead = false;
   }
 
-  #warnNothingTrainable(step: number, { counts }: TrainingBatch): void {
-    this.#options.onWarning(
-      `step ${step}: nothing to train on, so the weights stay as they are: of ${counts.groups} groups, ` +
-        `${counts.zeroVarianceGroups} have equal rewards throughout or fewer than two trajectories; ` +
-        `${counts.droppedTrajectories} trajectories exceed the context of ${this.#options.maxPositions} tokens`,
-    );
+  #announce({ manifest }: StoredCheckpoint): void {
+    const model = this.model.name;
+    const { step, history, files } = manifest;
+    const split = manifest.request?.kind ?? 'train';
+    const metrics = metricsOf({ history, timings: [] });
+    const parentStep = manifest.parentStep ?? step;
+    this.#onEvent({ type: 'step.trained', data: { model, step, parent_step: parentStep, split, metrics } });
+    const bytes = Object.values(files).reduce((sum, file) => sum + file.bytes, 0);
+    this.#onEvent({ type: 'checkpoint.committed', data: { model, step, bytes } });
+  }
+
+  #storedJobs(): WireJob[] {
+    const { checkpoints } = this.#options;
+    return checkpoints.list().flatMap((checkpoint) => {
+      const { idempotencyKey, request } = checkpoint.manifest;
+      if (idempotencyKey === null || !isLastPart(checkpoint.manifest)) return [];
+      const identity = { kind: request?.kind ?? 'train', idempotencyKey } as const;
+      return [finishedJob(this.model.name, identity, resultOf(checkpoint)).describe()];
+    });
   }
 }
 
-/** The rows that a training step's checkpoint carries; null for step 0. */
-export function rowsOf({ manifest }: StoredCheckpoint): MetricRows | null {
-  const [history] = manifest.history;
-  const [timing] = manifest.timings;
-  return history === undefined || timing === undefined ? null : { history, timing };
-}
-
-/** The answer to a `train` call, from its checkpoint alone, so that it is the same at any later time. */
-function resultOf(checkpoint: StoredCheckpoint): TrainResult {
-  const { files, history, timings, step } = checkpoint.manifest;
-  const weights = files['adapter_model.safetensors'] ?? files['model.safetensors'];
-  const metrics: Metrics = {};
-  for (const [name, value] of [...history, ...timings].flatMap((row) => Object.entries(row))) {
-    if (typeof value === 'number' && name !== 'step' && name !== 'training_step') metrics[name] = value;
-  }
-  return { step, metrics, checkpoint_path: checkpoint.directory, adapter_sha256: weights?.sha256 ?? hashFiles(files) };
-}
-
-/** For engines whose weights have another name: one hash over the names and hashes of all files. */
-function hashFiles(files: StoredCheckpoint['manifest']['files']): string {
-  const lines = Object.entries(files).map(([name, { sha256 }]) => `${name} ${sha256}\n`);
-  return createHash('sha256').update(lines.join('')).digest('hex');
-}
-
-/** The configuration that the options of a request describe, defaults filled in. */
-function trainConfigOf(options: WireTrainOptions, probeTolerance: number): TrainConfig {
-  const base = defaultTrainConfig;
-  const inexactCap = probeTolerance > 0 ? inexactImportanceCap : base.importanceCap;
-  return {
-    learningRate: options.learning_rate ?? base.learningRate,
-    loss: options.loss ?? base.loss,
-    clipLow: options.clip_low === undefined ? base.clipLow : options.clip_low,
-    clipHigh: options.clip_high === undefined ? base.clipHigh : options.clip_high,
-    importanceCap: options.importance_cap ?? inexactCap,
-    normalizeAdvantages: options.normalize_advantages ?? base.normalizeAdvantages,
-    turnDiscount: options.turn_discount ?? base.turnDiscount,
-    entropyBonus: options.entropy_bonus ?? base.entropyBonus,
-    gradientSteps: options.gradient_steps ?? base.gradientSteps,
-    epochs: options.epochs ?? base.epochs,
-    maxGradNorm: options.max_grad_norm ?? base.maxGradNorm,
-    adam: {
-      beta1: options.adam?.beta1 ?? base.adam.beta1,
-      beta2: options.adam?.beta2 ?? base.adam.beta2,
-      epsilon: options.adam?.epsilon ?? base.adam.epsilon,
-      weightDecay: options.adam?.weight_decay ?? base.adam.weightDecay,
-    },
-    seed: options.seed ?? base.seed,
-  };
+function reusedKey(key: string): ApiError {
+  return refuse(
+    409,
+    'idempotency_key_reused',
+    `idempotency_key: must be new for a request with another body, got ${JSON.stringify(key)} again`,
+    'idempotency_key',
+  );
 }
 
 function closingError(): EngineError {

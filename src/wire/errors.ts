@@ -58,7 +58,8 @@ export function toHttpError(error: unknown): HttpError {
     return { status: 500, body: bodyOf('internal error', 500, null, 'internal_error'), headers: {}, isInternal: true };
   }
   const status = row.status(error);
-  const headers: Record<string, string> = status === 503 ? { 'retry-after': '1' } : {};
+  const headers: Record<string, string> = {};
+  if (status === 503 || status === 429) headers['retry-after'] = String(retryAfterSeconds(error));
   const allow = detail(error, 'allow');
   if (allow !== null) headers.allow = allow;
   const wwwAuthenticate = detail(error, 'wwwAuthenticate');
@@ -71,6 +72,11 @@ export function toHttpError(error: unknown): HttpError {
 /** A refused request: the status, OpenAI's `code`, the message, and the field it is about. */
 export function refuse(status: number, code: string, message: string, param: string | null = null): ApiError {
   return new ApiError(message, status, { details: { code, param } });
+}
+
+/** A bounded queue is full. `retryAfterSeconds` becomes the header, as whole seconds from 1 to 60. */
+export function refuseBusy(code: string, message: string, retryAfterSeconds: number): ApiError {
+  return new ApiError(message, 429, { details: { code, param: null, retryAfterSeconds } });
 }
 
 /** Parses what came over the wire; throws ApiError 400 that names the field, the rule and the value got. */
@@ -187,6 +193,11 @@ function extraBody(error: unknown): Readonly<Record<string, unknown>> {
 function detail(error: unknown, key: string): string | null {
   const value = (error as { details?: Readonly<Record<string, unknown>> } | null)?.details?.[key];
   return typeof value === 'string' ? value : null;
+}
+
+function retryAfterSeconds(error: unknown): number {
+  const seconds = (error as { details?: Readonly<Record<string, unknown>> } | null)?.details?.retryAfterSeconds;
+  return typeof seconds === 'number' && seconds > 0 ? Math.min(60, Math.ceil(seconds)) : 1;
 }
 
 function isRetryable(error: unknown): boolean {
