@@ -7,12 +7,12 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { AbortedError, ConfigError, DataError } from '../core/errors.ts';
 import { createRng, shuffle } from '../core/rng.ts';
+import { linearSchedule } from '../core/schedule.ts';
 import type { ChatMessage } from '../core/trajectory.ts';
 import { isPresent, writeFolderAtomic } from '../formats/atomic-files.ts';
 import { type ChatTemplate, createChatTemplate } from '../formats/chat-template.ts';
 import { openModel } from '../formats/model-source.ts';
 import type { Tokenizer } from '../formats/tokenizer.ts';
-import { linearSchedule } from '../core/schedule.ts';
 import { createEmbeddedEngine } from './embedded/engine.ts';
 import type { Datum, Engine } from './engine.ts';
 
