@@ -30,6 +30,13 @@ export interface SamplingSettings {
   /** 0 = off. */
   readonly topK: number;
   readonly stopStrings: readonly string[];
+  /** As in the engine's `SamplingParams`; absent = off. */
+  readonly minP?: number;
+  readonly frequencyPenalty?: number;
+  readonly presencePenalty?: number;
+  readonly repetitionPenalty?: number;
+  readonly logitBias?: readonly (readonly [tokenId: number, bias: number])[];
+  readonly minTokens?: number;
 }
 
 /** One request with its defaults filled in. Each of its `n` choices is sampled by itself. */

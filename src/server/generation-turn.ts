@@ -78,13 +78,10 @@ export function sampleChoice(
     // Of the prompt, which the choices share, the first one tells.
     ...(promptLogprobs !== null && index === 0 && { promptLogprobs }),
     sampling: {
+      ...sampling,
       maxTokens: turn.maxTokens,
-      temperature: sampling.temperature,
-      topP: sampling.topP,
-      topK: sampling.topK,
       seed: deriveSeed(turn.seed, 'choice', index),
       stopTokenIds: turn.endOfTurnIds,
-      stopStrings: sampling.stopStrings,
       topLogprobs: topLogprobs ?? 0,
     },
   });
