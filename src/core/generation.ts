@@ -17,10 +17,13 @@ export type GenerationPrompt =
   | { readonly type: 'tokens'; readonly ids: readonly number[] }
   | { readonly type: 'text'; readonly text: string };
 
+/** What the answer must look like. A reply may still reason before it, or call tools instead. */
 export type ReplyFormat =
   | { readonly type: 'text' }
   | { readonly type: 'jsonObject' }
-  | { readonly type: 'jsonSchema'; readonly schema: JsonSchema };
+  | { readonly type: 'jsonSchema'; readonly schema: JsonSchema }
+  | { readonly type: 'regex'; readonly pattern: string }
+  | { readonly type: 'choice'; readonly options: readonly string[] };
 
 export interface SamplingSettings {
   /** null = what is left of the context. */
@@ -37,6 +40,8 @@ export interface SamplingSettings {
   readonly repetitionPenalty?: number;
   readonly logitBias?: readonly (readonly [tokenId: number, bias: number])[];
   readonly minTokens?: number;
+  /** They end the reply as end-of-turn tokens do. */
+  readonly stopTokenIds?: readonly number[];
 }
 
 /** One request with its defaults filled in. Each of its `n` choices is sampled by itself. */

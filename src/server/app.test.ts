@@ -58,7 +58,10 @@ async function post(body: unknown): Promise<{ status: number; error: Record<stri
   return { status: response.status, ...((await response.json()) as { error: Record<string, unknown> }) };
 }
 
-const ask = { model: 'm', messages: [{ role: 'user', content: 'hello' }] };
+const hello = { role: 'user', content: 'hello' };
+const ask = { model: 'm', messages: [hello] };
+const call = { id: 'c', type: 'function', function: { name: 'a', arguments: '{}' } };
+const tool = (name: string): object => ({ type: 'function', function: { name } });
 
 describe('error table', () => {
   test.each([
@@ -119,10 +122,31 @@ describe('refused requests', () => {
     [{ ...ask, top_logprobs: 2 }, 400, 'invalid_value', 'top_logprobs'],
     [{ ...ask, stream_options: {} }, 400, 'invalid_value', 'stream_options'],
     [{ ...ask, max_tokens: 1, max_completion_tokens: 2 }, 400, 'invalid_value', 'max_completion_tokens'],
-    [{ ...ask, tools: [{ type: 'function' }] }, 400, 'unsupported_parameter', 'tools'],
-    [{ ...ask, tool_choice: 'auto' }, 400, 'unsupported_parameter', 'tool_choice'],
-    [{ ...ask, response_format: { type: 'json_object' } }, 400, 'unsupported_parameter', 'response_format'],
-    [{ ...ask, presence_penalty: 1 }, 400, 'unsupported_parameter', 'presence_penalty'],
+    [{ ...ask, messages: [{ role: 'tool', content: '' }] }, 400, 'invalid_value', 'messages[0].tool_call_id'],
+    [{ ...ask, messages: [{ role: 'assistant' }] }, 400, 'invalid_value', 'messages[0].content'],
+    [{ ...ask, messages: [{ ...hello, tool_calls: [call] }] }, 400, 'invalid_value', 'messages[0].tool_calls'],
+    [{ ...ask, tools: [{ type: 'function' }] }, 400, 'invalid_value', 'tools[0].function'],
+    [{ ...ask, tools: [{ type: 'custom', custom: {} }] }, 400, 'invalid_value', 'tools[0].type'],
+    [{ ...ask, tools: [tool('a b')] }, 400, 'invalid_value', 'tools[0].function.name'],
+    [{ ...ask, tools: [tool('a'), tool('a')] }, 400, 'invalid_value', 'tools[1].function.name'],
+    [{ ...ask, tool_choice: 'required' }, 400, 'invalid_value', 'tool_choice'],
+    [{ ...ask, tools: [tool('a')], tool_choice: { ...tool('b') } }, 400, 'invalid_value', 'tool_choice'],
+    [{ ...ask, tools: [tool('a')], tool_choice: { type: 'allowed_tools' } }, 400, 'invalid_value', 'tool_choice.type'],
+    [{ ...ask, functions: [{ name: 'a' }] }, 400, 'unsupported_parameter', 'functions'],
+    [{ ...ask, response_format: { type: 'grammar' } }, 400, 'invalid_value', 'response_format.type'],
+    [{ ...ask, response_format: { type: 'json_schema' } }, 400, 'invalid_value', 'response_format.json_schema'],
+    [{ ...ask, presence_penalty: 3 }, 400, 'invalid_value', 'presence_penalty'],
+    [{ ...ask, repetition_penalty: 0 }, 400, 'invalid_value', 'repetition_penalty'],
+    [{ ...ask, min_p: 1.5 }, 400, 'invalid_value', 'min_p'],
+    [{ ...ask, logit_bias: { x: 1 } }, 400, 'invalid_value', 'logit_bias.x'],
+    [{ ...ask, logit_bias: { 99999: 1 } }, 400, 'invalid_value', 'logit_bias'],
+    [{ ...ask, stop_token_ids: [99999] }, 400, 'invalid_value', 'stop_token_ids'],
+    [{ ...ask, min_tokens: 3, max_tokens: 2 }, 400, 'invalid_value', 'min_tokens'],
+    [{ ...ask, structured_outputs: { json: {}, regex: 'a' } }, 400, 'invalid_value', 'structured_outputs'],
+    [{ ...ask, structured_outputs: { grammar: 'a' } }, 400, 'invalid_value', 'structured_outputs.grammar'],
+    [{ ...ask, chat_template_kwargs: { messages: [] } }, 400, 'unsupported_parameter', 'chat_template_kwargs.messages'],
+    [{ ...ask, reasoning_effort: 'low' }, 400, 'unsupported_parameter', 'reasoning_effort'],
+    [{ ...ask, continue_final_message: true }, 400, 'unsupported_parameter', 'continue_final_message'],
     [{ ...ask, store: true }, 400, 'unsupported_parameter', 'store'],
     [{ ...ask, temprature: 1 }, 400, 'unknown_parameter', 'temprature'],
   ])('%j is %d %s', async (body, status, code, param) => {
@@ -134,7 +158,9 @@ describe('refused requests', () => {
     expect((await post({ ...ask, model: 'm@1' })).error.message).toBe(
       'model: step must be one that is loaded (2, 3), got m@1',
     );
-    expect((await post({ ...ask, tools: [{}] })).error.message).toBe('tools: not supported, got [{}]');
+    expect((await post({ ...ask, audio: {} })).error.message).toBe('audio: not supported, got {}');
+    const bias = { ...ask, logit_bias: { x: 1 } };
+    expect((await post(bias)).error.message).toBe('logit_bias.x: must name tokens by their ids, got 1');
     const image = [{ type: 'image_url', image_url: { url: 'x' } }];
     const { error } = await post({ ...ask, messages: [{ role: 'user', content: image }] });
     expect(error.message).toBe('messages[0].content[0].type: must be text, got "image_url"');
@@ -162,8 +188,11 @@ describe('refused requests', () => {
       service_tier: 'auto',
       tools: [],
       tool_choice: 'none',
+      parallel_tool_calls: false,
       response_format: { type: 'text' },
       frequency_penalty: 0,
+      top_k: -1,
+      add_generation_prompt: true,
       logit_bias: {},
       seed: null,
       stop: null,

@@ -2,7 +2,8 @@
 import { randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
 import type { GenerationRequest } from '../core/generation.ts';
-import { type ChatCompletionResponse, type ChatRequest, parseChatRequest, wireUsage } from '../wire/openai.ts';
+import { type ChatRequest, parseChatRequest } from '../wire/openai.ts';
+import { type ChatCompletionResponse, wireUsage } from '../wire/openai-response.ts';
 import { streamChunks } from './chat-stream.ts';
 import {
   collectGeneration,

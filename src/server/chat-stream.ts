@@ -1,6 +1,7 @@
 /** The chunks of a streamed chat completion. Layer 5. Source: OpenAI's chunk object; vLLM for token ids per chunk. */
 import { toHttpError } from '../wire/errors.ts';
-import { type ChatCompletionChunk, type ChatRequest, type WireChunkChoice, wireUsage } from '../wire/openai.ts';
+import type { ChatRequest } from '../wire/openai.ts';
+import { type ChatCompletionChunk, type WireChunkChoice, wireUsage } from '../wire/openai-response.ts';
 import { sseData, sseDone } from '../wire/sse.ts';
 import type { FinishedChoice, GenerationEvent, GenerationStart } from './generation.ts';
 

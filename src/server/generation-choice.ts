@@ -54,7 +54,7 @@ export class SampledChoice implements SampledTokens {
     this.#replyText = new ReplyText({
       tokenizer: turn.model.tokenizer,
       stopStrings: turn.request.sampling.stopStrings,
-      endOfTurnIds: turn.endOfTurnIds,
+      endOfTurnIds: turn.endIds,
     });
   }
 

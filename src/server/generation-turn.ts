@@ -1,11 +1,13 @@
 /** One request on its way to the engine: its model, its prompt as ids, and what each choice asks of the engine. Layer 5. */
 import { randomInt } from 'node:crypto';
+import type { TextConstraint } from '../core/constraint.ts';
 import { ApiError, DataError, EngineError } from '../core/errors.ts';
 import type { GenerationRequest } from '../core/generation.ts';
 import { deriveSeed } from '../core/rng.ts';
-import type { SampleEvent } from '../engines/engine.ts';
+import type { SampleEvent, SamplingParams } from '../engines/engine.ts';
 import { refuse } from '../wire/errors.ts';
 import type { Prompt } from './conversations.ts';
+import { formatConstraint } from './generation-constraint.ts';
 import { chooseModel, endOfTurnIds, type ModelChoice, type ModelLookup, requireStep } from './model-lookup.ts';
 
 export interface Turn extends ModelChoice {
@@ -14,20 +16,27 @@ export interface Turn extends ModelChoice {
   readonly prompt: Prompt;
   readonly seed: number;
   readonly maxTokens: number;
-  readonly endOfTurnIds: readonly number[];
+  /** Tokens that end the reply and are no part of its text. */
+  readonly endIds: readonly number[];
+  /** What the sampled text must look like. */
+  readonly constraint: TextConstraint | null;
 }
 
 /** Throws ApiError 404 if the model is not served, 400 if the prompt leaves no room for a reply. */
 export async function createTurn(lookup: ModelLookup, request: GenerationRequest): Promise<Turn> {
   const choice = await chooseModel(lookup, request.model);
+  const { maxPositions, vocabSize } = choice.model.config;
+  const { stopTokenIds = [], logitBias = [] } = request.sampling;
+  for (const [id] of logitBias) checkIds([id], vocabSize, 'logit_bias');
   const prompt = createPrompt(choice, request);
   return {
     ...choice,
     request,
     prompt,
     seed: request.seed ?? randomInt(2 ** 32),
-    maxTokens: fitMaxTokens(request, prompt.ids.length, choice.model.config.maxPositions),
-    endOfTurnIds: endOfTurnIds(choice.model),
+    maxTokens: fitMaxTokens(request, prompt.ids.length, maxPositions),
+    endIds: [...endOfTurnIds(choice.model), ...checkIds(stopTokenIds, vocabSize, 'stop_token_ids')],
+    constraint: formatConstraint(request.format),
   };
 }
 
@@ -36,17 +45,17 @@ function createPrompt({ model, state }: ModelChoice, { prompt, rolloutId }: Gene
     case 'chat':
       return state.conversations.createPrompt({ ...prompt, rolloutId });
     case 'tokens':
-      return { ids: checkIds(prompt.ids, model.config.vocabSize), origin: 'started', key: '', text: '' };
+      return { ids: checkIds(prompt.ids, model.config.vocabSize, 'prompt'), origin: 'started', key: '', text: '' };
     case 'text':
       return { ids: model.tokenizer.encode(prompt.text), origin: 'started', key: '', text: prompt.text };
   }
 }
 
-function checkIds(ids: readonly number[], vocabSize: number): readonly number[] {
+function checkIds(ids: readonly number[], vocabSize: number, field: string): readonly number[] {
   const odd = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocabSize));
   if (odd === undefined) return ids;
-  const message = `prompt: token ids must be whole numbers from 0 to ${vocabSize - 1}, got ${odd}`;
-  throw refuse(400, 'invalid_value', message, 'prompt');
+  const message = `${field}: token ids must be whole numbers from 0 to ${vocabSize - 1}, got ${odd}`;
+  throw refuse(400, 'invalid_value', message, field);
 }
 
 /** Tokens that are left for the reply. */
@@ -69,7 +78,7 @@ export function sampleChoice(
   signal: AbortSignal,
 ): AsyncIterable<SampleEvent> {
   const { prompt, policyStep } = turn;
-  const { sampling, topLogprobs, promptLogprobs } = turn.request;
+  const { promptLogprobs } = turn.request;
   return turn.model.engine.doSample({
     promptIds: prompt.ids,
     policyStep,
@@ -77,14 +86,20 @@ export function sampleChoice(
     signal,
     // Of the prompt, which the choices share, the first one tells.
     ...(promptLogprobs !== null && index === 0 && { promptLogprobs }),
-    sampling: {
-      ...sampling,
-      maxTokens: turn.maxTokens,
-      seed: deriveSeed(turn.seed, 'choice', index),
-      stopTokenIds: turn.endOfTurnIds,
-      topLogprobs: topLogprobs ?? 0,
-    },
+    sampling: samplingParams(turn, index),
   });
+}
+
+function samplingParams(turn: Turn, index: number): SamplingParams {
+  const { sampling, topLogprobs } = turn.request;
+  return {
+    ...sampling,
+    maxTokens: turn.maxTokens,
+    seed: deriveSeed(turn.seed, 'choice', index),
+    stopTokenIds: turn.endIds,
+    topLogprobs: topLogprobs ?? 0,
+    ...(turn.constraint !== null && { constraint: turn.constraint }),
+  };
 }
 
 /** A step may be unloaded between the look-up and the engine's admission: then the answer is 404, not the engine's error. */

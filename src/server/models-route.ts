@@ -2,7 +2,7 @@
 import type { Context } from 'hono';
 import { messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
-import type { WireModel } from '../wire/openai.ts';
+import type { WireModel } from '../wire/openai-response.ts';
 import { type ModelLookup, readEngineInfo } from './model-lookup.ts';
 import type { ServedModel } from './served-model.ts';
 

@@ -1,7 +1,7 @@
 /** Token ids of a reply to what OpenAI's response holds: content text and logprobs. Layer 5. */
 import type { TokenAlternative } from '../engines/engine.ts';
 import type { StreamDecoder, Tokenizer } from '../formats/tokenizer.ts';
-import type { WireLogprobs, WireTokenLogprob } from '../wire/openai.ts';
+import type { WireLogprobs, WireTokenLogprob } from '../wire/openai-response.ts';
 
 /** OpenAI's stand-in for "impossible": JSON has no −∞. */
 const lowestLogprob = -9999;

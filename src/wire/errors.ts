@@ -127,6 +127,8 @@ function ruleOf(issue: z.core.$ZodIssue): string {
       return `must be ${issue.inclusive === false ? '>' : '≥'} ${issue.minimum}${sizeUnit(issue.origin)}`;
     case 'too_big':
       return `must be ${issue.inclusive === false ? '<' : '≤'} ${issue.maximum}${sizeUnit(issue.origin)}`;
+    case 'invalid_key':
+      return issue.issues[0]?.message ?? issue.message;
     default:
       return issue.message;
   }

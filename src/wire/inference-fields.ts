@@ -58,6 +58,7 @@ export const samplingFields = {
     .union([stopString, z.array(stopString).max(16)], { error: 'must be a string or a list of up to 16 strings' })
     .nullish(),
   seed: z.int().nullish(),
+  stop_token_ids: z.array(z.int().min(0)).max(64).nullish(),
 };
 
 const samplingObject = z.object(samplingFields);
@@ -65,6 +66,10 @@ const samplingObject = z.object(samplingFields);
 /** `maxTokens`: null = what is left of the context. */
 export function toSampling(wire: z.infer<typeof samplingObject>, maxTokens: number | null): SamplingSettings {
   const stop = wire.stop ?? [];
+  if (maxTokens !== null && (wire.min_tokens ?? 0) > maxTokens) {
+    const message = `min_tokens: must be ≤ the most tokens ${maxTokens}, got ${wire.min_tokens}`;
+    throw refuse(400, 'invalid_value', message, 'min_tokens');
+  }
   const bias = Object.entries(wire.logit_bias ?? {}).map(([id, value]) => [Number(id), value] as const);
   return {
     maxTokens,
@@ -78,6 +83,7 @@ export function toSampling(wire: z.infer<typeof samplingObject>, maxTokens: numb
     ...(wire.repetition_penalty != null && { repetitionPenalty: wire.repetition_penalty }),
     ...(bias.length > 0 && { logitBias: bias }),
     ...(wire.min_tokens != null && { minTokens: wire.min_tokens }),
+    ...(wire.stop_token_ids != null && { stopTokenIds: wire.stop_token_ids }),
   };
 }
 
