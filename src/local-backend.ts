@@ -22,16 +22,32 @@ export interface LocalBackendOptions {
   /** Threads, cache and batch sizes of the embedded engine. */
   readonly engine?: EngineTuning;
   /** Cache, endpoint and token of the Hugging Face hub; default: as Python's huggingface_hub, from the environment. */
-  readonly hub?: ArtServerOptions['hub'];
-  /** Port on 127.0.0.1; default a free one. */
+  readonly hub?: NonNullable<ArtServerOptions['hub']>;
+  /** Default 127.0.0.1. An address that other machines reach needs a key in `path` (`art keys create`). */
+  readonly host?: string;
+  /** Default a free one. */
   readonly port?: number;
+  /** Further names by which clients may call the server; default none. */
+  readonly allowedHosts?: readonly string[];
+  /** Web pages that may call the server, as in `https://app.example`; default none. */
+  readonly allowedOrigins?: readonly string[];
   /** Default: console.warn. */
   readonly onWarning?: (message: string) => void;
   /** Another engine in place of the embedded one. */
-  readonly createEngine?: ArtServerOptions['createEngine'];
+  readonly createEngine?: NonNullable<ArtServerOptions['createEngine']>;
 }
 
-const OPTION_NAMES = ['path', 'engine', 'hub', 'port', 'onWarning', 'createEngine'];
+const OPTION_NAMES = [
+  'path',
+  'engine',
+  'hub',
+  'host',
+  'port',
+  'allowedHosts',
+  'allowedOrigins',
+  'onWarning',
+  'createEngine',
+];
 
 interface Running {
   readonly server: ArtServer;
@@ -105,16 +121,18 @@ export class LocalBackend implements Backend, AsyncDisposable {
 }
 
 async function startServer(options: LocalBackendOptions): Promise<Running> {
-  const { path = '.art', engine, hub, port, onWarning, createEngine } = options;
+  const { path = '.art', engine, ...serverOptions } = options;
   // Loaded here, so that a program with a remote backend never loads the server.
   const { createArtServer } = await import('./server/index.ts');
   const server = await createArtServer({
     root: path,
     ...(engine && { engineTuning: engine }),
-    ...(hub && { hub }),
-    ...(port !== undefined && { port }),
-    ...(onWarning && { onWarning }),
-    ...(createEngine && { createEngine }),
+    ...serverOptions,
   });
-  return { server, remote: new RemoteBackend({ baseURL: server.url }) };
+  return { server, remote: new RemoteBackend({ baseURL: reachableUrl(server.url), apiKey: server.localKey }) };
+}
+
+/** An address that stands for all of this computer's (0.0.0.0, ::) is reached by its loopback one. */
+function reachableUrl(url: string): string {
+  return url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
 }

@@ -3,8 +3,11 @@
 import { Command } from 'commander';
 import { ArtError } from '../core/errors.ts';
 import { readPackageVersion } from '../server/run-folder.ts';
+import { createAuditCommand } from './audit.ts';
 import { createExportCommand } from './export.ts';
 import { createHistoryCommand } from './history.ts';
+import { createKeysCommand } from './keys.ts';
+import { createPurgeCommand } from './purge.ts';
 import { createServeCommand } from './serve.ts';
 
 const program: Command = new Command('art')
@@ -12,7 +15,10 @@ const program: Command = new Command('art')
   .version(await readPackageVersion())
   .addCommand(createServeCommand())
   .addCommand(createHistoryCommand())
-  .addCommand(createExportCommand());
+  .addCommand(createExportCommand())
+  .addCommand(createKeysCommand())
+  .addCommand(createAuditCommand())
+  .addCommand(createPurgeCommand());
 
 try {
   await program.parseAsync();

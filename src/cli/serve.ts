@@ -10,7 +10,10 @@ interface ServeOptions extends EngineFlags {
   readonly name: string;
   readonly project: string;
   readonly path: string;
+  readonly host: string;
   readonly port: number;
+  readonly allowHost: readonly string[];
+  readonly allowOrigin: readonly string[];
   readonly rank: number;
   readonly alpha: number;
   readonly seed: number;
@@ -36,7 +39,10 @@ export function createServeCommand(): Command {
     .option('--name <name>', 'name that requests use', 'agent')
     .option('--project <project>', 'project the run belongs to', 'default')
     .option('--path <directory>', 'folder of all runs', '.art')
-    .option('--port <port>', 'port on 127.0.0.1; 0 = a free one', parseInteger, 8000)
+    .option('--host <host>', 'address to listen on; one that other machines reach needs art keys create', '127.0.0.1')
+    .option('--port <port>', 'port; 0 = a free one', parseInteger, 8000)
+    .option('--allow-host <name>', 'further name by which clients call the server; may be repeated', collect, [])
+    .option('--allow-origin <origin>', 'web page that may call the server; may be repeated', collect, [])
     .option('--rank <rank>', 'rank of the LoRA adapter', parseInteger, 8)
     .option('--alpha <alpha>', 'alpha of the LoRA adapter', parseInteger, 16)
     .option('--seed <seed>', "seed of the adapter's initial weights", parseInteger, 0)
@@ -68,12 +74,19 @@ export function createServeCommand(): Command {
 }
 
 async function serve(options: ServeOptions): Promise<void> {
-  const { model: baseModel, name, project, path, port, rank, alpha, seed } = options;
+  const { model: baseModel, name, project, path, host, port, rank, alpha, seed } = options;
   const stopped = new Promise<void>((resolve) => {
     for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => resolve());
   });
   const template = options.chatTemplate === undefined ? {} : { chatTemplate: await readTemplate(options.chatTemplate) };
-  await using backend = new LocalBackend({ path, port, engine: engineOptions(options) });
+  await using backend = new LocalBackend({
+    path,
+    host,
+    port,
+    allowedHosts: options.allowHost,
+    allowedOrigins: options.allowOrigin,
+    engine: engineOptions(options),
+  });
   const model = new TrainableModel({ name, project, baseModel, lora: { rank, alpha }, seed, ...template });
   await model.register(backend);
   const url = await backend.url();
@@ -105,4 +118,8 @@ async function readTemplate(path: string): Promise<string> {
 function parseInteger(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('must be a whole number of at most nine digits.');
   return Number(text);
+}
+
+function collect(value: string, values: readonly string[]): readonly string[] {
+  return [...values, value];
 }

@@ -69,7 +69,7 @@ export interface Backend {
 export interface RemoteBackendOptions {
   /** Root of a server, as in `http://gpu-box:8000`. */
   readonly baseURL: string;
-  /** Default `art-local`, which a server without keys ignores. */
+  /** Key of the server (`art keys create`); default: the environment's ART_API_KEY, else `art-local`, which a server without keys ignores. */
   readonly apiKey?: string;
 }
 
@@ -85,7 +85,7 @@ export class RemoteBackend implements Backend {
       throw new ConfigError(`RemoteBackend: baseURL must be a URL like http://host:8000, got ${options.baseURL}`);
     }
     this.#baseURL = options.baseURL.replace(/\/+$/, '');
-    this.#apiKey = options.apiKey ?? 'art-local';
+    this.#apiKey = checkApiKey(options.apiKey ?? process.env.ART_API_KEY ?? 'art-local');
     this.#client = createTrainingClient({ baseURL: this.#baseURL, apiKey: this.#apiKey });
   }
 
@@ -127,4 +127,12 @@ export class RemoteBackend implements Backend {
 
   /** The server is not ours: nothing to do. */
   async close(): Promise<void> {}
+}
+
+/** Throws ConfigError, which does not quote the key, if no header can carry it. */
+function checkApiKey(key: string): string {
+  if (/^[\x21-\x7e]+$/.test(key)) return key;
+  throw new ConfigError(
+    `RemoteBackend: apiKey (or ART_API_KEY) must be printable ASCII without spaces, got ${key.length} other characters`,
+  );
 }

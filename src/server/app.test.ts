@@ -229,12 +229,12 @@ describe('models and health', () => {
 });
 
 describe('listening', () => {
-  test('a public address needs isPublic', async () => {
+  test('a public address needs keys', async () => {
     await expect(startServer(app, { host: '0.0.0.0' })).rejects.toThrow(ConfigError);
     await expect(startServer(app, { port: 99_999 })).rejects.toThrow(
       'port: must be a whole number from 0 to 65535, got 99999',
     );
-    const server = await startServer(app, { host: '0.0.0.0', isPublic: true });
+    const server = await startServer(app, { host: '0.0.0.0', isKeyed: true });
     expect((await fetch(`http://127.0.0.1:${server.port}/healthz`)).status).toBe(200);
     await server.close();
   });

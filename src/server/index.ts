@@ -1,10 +1,10 @@
 /** Public entry `agent-reinforcement-trainer/server`: one process that samples, trains and keeps the runs. Layer 5. */
 import type { Hono } from 'hono';
 import { createApp } from './app.ts';
-import { createAuditLog } from './audit.ts';
+import type { HttpGuardOptions } from './http-guard.ts';
 import { type ListenOptions, startServer } from './listen.ts';
 import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
-import { createSecurity, type Security } from './security.ts';
+import { createSecurity, openSecurity, type Security } from './security.ts';
 import { registerTrainingRoutes } from './training-routes.ts';
 
 export { createApp } from './app.ts';
@@ -16,7 +16,7 @@ export type { CompletionRecord, CompletionStore, ServedModel } from './served-mo
 export { registerTrainingRoutes } from './training-routes.ts';
 export type { TrainingRun } from './training-run.ts';
 
-export interface ArtServerOptions extends Omit<ModelRegistryOptions, 'createEngine'>, ListenOptions {
+export interface ArtServerOptions extends Omit<ModelRegistryOptions, 'createEngine'>, ListenOptions, HttpGuardOptions {
   /** Default: the embedded engine, a child process on this computer's CPU. */
   readonly createEngine?: ModelRegistryOptions['createEngine'];
 }
@@ -24,6 +24,8 @@ export interface ArtServerOptions extends Omit<ModelRegistryOptions, 'createEngi
 export interface ArtServer {
   /** Root of the server; `${url}/v1` is the base URL of OpenAI's client, `${url}/api` the training API. */
   readonly url: string;
+  /** Makes a client in this process the local user, also where the server wants keys; gone with the server. */
+  readonly localKey: string;
   readonly app: Hono;
   readonly registry: ModelRegistry;
   /** Stops training between two engine calls, ends the engines, unlocks the model folders and closes the port. Idempotent. */
@@ -33,8 +35,9 @@ export interface ArtServer {
 /** Starts a server that listens. Throws ConfigError if it cannot. */
 export async function createArtServer(options: ArtServerOptions): Promise<ArtServer> {
   const registry = createModelRegistry({ ...options, createEngine: options.createEngine ?? startEmbeddedEngine });
-  const app = createArtApp(registry, createSecurity({ audit: createAuditLog(options.root) }));
-  const running = await startServer(app, options);
+  const security = await openSecurity(options.root, options);
+  const app = createArtApp(registry, security);
+  const running = await startServer(app, { ...options, isKeyed: security.keys?.isRequired() === true });
   let closing: Promise<void> | undefined;
   const close = async (): Promise<void> => {
     // The port stops taking calls at once; answers of what the registry ends still go out.
@@ -44,6 +47,7 @@ export async function createArtServer(options: ArtServerOptions): Promise<ArtSer
   };
   return {
     url: running.url,
+    localKey: security.localKey,
     app,
     registry,
     close: () => {

@@ -1,18 +1,29 @@
-/** Serves an app over HTTP/1.1. Layer 5. Left out: TLS and authentication; a public address needs both in front of it. */
+/**
+ * Serves an app over HTTP/1.1. Layer 5. Left out: TLS; on a network that others share a proxy in front of it brings that.
+ * Clients that send slowly, or nothing, lose their connection: every phase of a request has a limit.
+ */
 import { once } from 'node:events';
 import type { Server } from 'node:http';
 import { type AddressInfo, isIP, type Socket } from 'node:net';
 import { createAdaptorServer } from '@hono/node-server';
 import type { Hono } from 'hono';
 import { ConfigError, messageOf } from '../core/errors.ts';
+import { isLoopback } from './http-guard.ts';
 
 export interface ListenOptions {
   /** Default 127.0.0.1. */
   readonly host?: string;
   /** Default 0: the system chooses a free one. */
   readonly port?: number;
-  /** Must be true for a host that other machines can reach: the server has no authentication. */
-  readonly isPublic?: boolean;
+  /** Longest time for the headers of a request to arrive, milliseconds; default 20,000. */
+  readonly headersTimeoutMs?: number;
+  /** Longest time for a whole request to arrive, milliseconds; default 300,000. Answers have no such limit. */
+  readonly requestTimeoutMs?: number;
+}
+
+export interface ServeOptions extends ListenOptions {
+  /** Whether the app lets nobody in without a key: needed for a host that other machines can reach. */
+  readonly isKeyed?: boolean;
 }
 
 export interface RunningServer {
@@ -28,20 +39,36 @@ const keepAliveTimeoutMs = 75_000;
 
 const closeGraceMs = 2_000;
 
-/** Throws ConfigError if the address is public without `isPublic`, or taken, or no port. */
-export async function startServer(app: Hono, options: ListenOptions = {}): Promise<RunningServer> {
+/** Bytes of all headers of a request. */
+const maxHeaderBytes = 16 * 1024;
+
+/** Far above what the engine holds at once, and below what a system lends one process in open files. */
+const maxConnections = 8_192;
+
+/** How late a timeout may be noticed. */
+const timeoutCheckMs = 1_000;
+
+/** Throws ConfigError if the address is public and the app wants no key, or taken, or no port. */
+export async function startServer(app: Hono, options: ServeOptions = {}): Promise<RunningServer> {
   const host = options.host ?? '127.0.0.1';
-  if (!isLoopback(host) && options.isPublic !== true) {
+  if (!isLoopback(host) && options.isKeyed !== true) {
     throw new ConfigError(
-      `host: must be a loopback address unless isPublic is true (this server has no authentication), got ${host}`,
+      `host: must be a loopback address while this server has no API key, got ${host}; ` +
+        'make one first: art keys create --name admin --scopes admin',
     );
   }
   const wantedPort = options.port ?? 0;
   if (!Number.isInteger(wantedPort) || wantedPort < 0 || wantedPort > 65_535) {
     throw new ConfigError(`port: must be a whole number from 0 to 65535, got ${wantedPort}`);
   }
-  const server = createAdaptorServer({ fetch: app.fetch }) as Server;
+  const server = createAdaptorServer({
+    fetch: app.fetch,
+    serverOptions: { maxHeaderSize: maxHeaderBytes, connectionsCheckingInterval: timeoutCheckMs },
+  }) as Server;
   server.keepAliveTimeout = keepAliveTimeoutMs;
+  server.headersTimeout = options.headersTimeoutMs ?? 20_000;
+  server.requestTimeout = options.requestTimeoutMs ?? 300_000;
+  server.maxConnections = maxConnections;
   const connections = trackConnections(server);
   server.listen(wantedPort, host);
   try {
@@ -99,8 +126,4 @@ async function closeServer(server: Server, connections: Connections): Promise<vo
   const timer = setTimeout(() => server.closeAllConnections(), closeGraceMs);
   await closed;
   clearTimeout(timer);
-}
-
-function isLoopback(host: string): boolean {
-  return host === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'));
 }

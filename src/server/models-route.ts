@@ -3,16 +3,18 @@ import type { Context } from 'hono';
 import { messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
 import type { WireModel } from '../wire/openai-response.ts';
+import { callerOf, hasScope } from './caller.ts';
 import { type ModelLookup, readEngineInfo } from './model-lookup.ts';
 import type { ServedModel } from './served-model.ts';
 
 const startedAt = Math.floor(Date.now() / 1000);
 
-/** 200 if every engine answers within two seconds, else 503 with what each one said. */
+/** 200 if every engine answers within two seconds, else 503, with what each one said for callers who may sample. */
 export async function handleHealth(c: Context, lookup: ModelLookup): Promise<Response> {
   const models = await Promise.all([...lookup.models()].map(describeHealth));
   const isHealthy = models.every((model) => model.status === 'ok');
-  return c.json({ status: isHealthy ? 'ok' : 'unavailable', models }, isHealthy ? 200 : 503);
+  const status = isHealthy ? 'ok' : 'unavailable';
+  return c.json(hasScope(callerOf(c), 'infer') ? { status, models } : { status }, isHealthy ? 200 : 503);
 }
 
 interface ModelHealth {
