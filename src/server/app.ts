@@ -6,6 +6,8 @@ import { refuse, toHttpError } from '../wire/errors.ts';
 import { handleChatCompletion } from './chat-completions.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { handleHealth, handleModel, handleModels } from './models-route.ts';
+import { registerResponsesRoutes } from './responses.ts';
+import { createResponseStore } from './responses-store.ts';
 import { createSecurity, guardApp, type Security } from './security.ts';
 
 export interface AppOptions extends ModelLookup {
@@ -31,10 +33,12 @@ export function createApp(options: AppOptions): Hono {
   guardApp(app, options.security ?? createSecurity());
   app.get('/healthz', (c) => handleHealth(c, options));
   // Both forms of the base URL: the second one says which rollout the calls belong to.
+  const responses = createResponseStore();
   for (const base of ['/v1', '/rollouts/:rolloutId/v1']) {
     app.get(`${base}/models`, (c) => handleModels(c, options));
     app.get(`${base}/models/:id`, (c) => handleModel(c, options, c.req.param('id') ?? ''));
     app.post(`${base}/chat/completions`, (c) => handleChatCompletion(c, options));
+    registerResponsesRoutes(app, base, options, responses);
   }
   options.registerRoutes?.(app);
   app.onError((error, c) => answerError(c, error));

@@ -15,3 +15,8 @@ export const sseHeaders: Readonly<Record<string, string>> = {
   // A proxy that buffers would hold tokens back.
   'x-accel-buffering': 'no',
 };
+
+/** An event with a name, as the Responses API and Anthropic's Messages API write them. */
+export function sseEvent(name: string, value: unknown): string {
+  return `event: ${name}\n${sseData(value)}`;
+}
