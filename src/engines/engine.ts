@@ -3,6 +3,7 @@
  * Users never call the `do…` methods; `server/` does. Every implementation passes `contract.ts`.
  */
 import type { TextConstraint } from '../core/constraint.ts';
+import type { EngineError } from '../core/errors.ts';
 
 /**
  * Sampling settings of one request. Logprobs are always of the full distribution at `temperature`, before bias, penalties, the constraint,
@@ -193,4 +194,13 @@ export interface Engine {
   doInfo(): Promise<EngineInfo>;
   /** Ends the engine's process; in-flight requests fail with EngineError. Idempotent. */
   close(): Promise<void>;
+  /** Resolves when the engine ended without `close`, to what its callers were told; an engine that cannot die has none. */
+  readonly died?: Promise<EngineError>;
+  /** Id of the process that computes, where it is one of its own. */
+  readonly processId?: () => number | null;
+  /** Whether it takes requests; an engine that cannot be anything else but running has none. */
+  readonly state?: () => EngineState;
 }
+
+/** `restarting`: requests wait a limited time; `failed`: it died too often in a row, and is not started again. */
+export type EngineState = 'running' | 'restarting' | 'failed';

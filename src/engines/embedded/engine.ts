@@ -19,10 +19,12 @@ import {
   type PlainError,
   type ToEngine,
 } from './protocol.ts';
+import { createWatchdog, type Watchdog } from './watchdog.ts';
 
 export type { EmbeddedEngineOptions } from './options.ts';
 
 const DEFAULT_CALL_TIMEOUT_MS = 600_000;
+const DEFAULT_HANG_LIMIT_MS = 120_000;
 const KEPT_STDERR_CHARACTERS = 4000;
 
 interface PendingCall {
@@ -49,16 +51,27 @@ async function withFittingCache(options: EmbeddedEngineOptions): Promise<Embedde
   return fitMemory(config, options, await readAvailableMemory(), options.modelDirectory);
 }
 
-/** Starts the engine's process and loads the model. Throws EngineError if it does not come up, ConfigError on an unknown option and if memory does not suffice. */
-export async function createEmbeddedEngine(options: EmbeddedEngineOptions): Promise<Engine> {
+/**
+ * Starts the engine's process and loads the model. Throws EngineError if it does not come up, ConfigError on an unknown option and if
+ * memory does not suffice, AbortedError if the signal fires before the model is loaded.
+ */
+export async function createEmbeddedEngine(options: EmbeddedEngineOptions, signal?: AbortSignal): Promise<Engine> {
   checkOptionNames(options);
   const started = options.isMemoryChecked === false ? options : await withFittingCache(options);
+  const stopped = (): AbortedError =>
+    new AbortedError('engine: was stopped while it started', { cause: signal?.reason });
+  if (signal?.aborted) throw stopped();
   const client = new EngineClient(options.callTimeoutMs ?? DEFAULT_CALL_TIMEOUT_MS);
+  const stop = (): void => void client.close();
+  signal?.addEventListener('abort', stop, { once: true });
   try {
     await client.call('start', started);
+    client.watch(options.hangLimitMs ?? DEFAULT_HANG_LIMIT_MS);
   } catch (error) {
     await client.close();
-    throw error;
+    throw signal?.aborted ? stopped() : error;
+  } finally {
+    signal?.removeEventListener('abort', stop);
   }
   return {
     specificationVersion: 1,
@@ -71,6 +84,8 @@ export async function createEmbeddedEngine(options: EmbeddedEngineOptions): Prom
     doLogprobs: (request) => client.call('logprobs', request),
     doInfo: () => client.call('info', null),
     close: () => client.close(),
+    died: client.died,
+    processId: () => client.pid,
   };
 }
 
@@ -86,6 +101,11 @@ class EngineClient {
   #progressAt = 0;
   /** Why no more requests are taken. */
   #death: EngineError | null = null;
+  #watchdog: Watchdog | null = null;
+  #reportDeath: (cause: EngineError) => void = () => undefined;
+  readonly died: Promise<EngineError> = new Promise((resolve) => {
+    this.#reportDeath = resolve;
+  });
 
   constructor(timeoutMs: number) {
     this.#timeoutMs = timeoutMs;
@@ -116,13 +136,29 @@ class EngineClient {
     });
   }
 
+  get pid(): number | null {
+    return this.#child.pid ?? null;
+  }
+
+  /** From now on a process that stands still is ended. */
+  watch(limitMs: number): void {
+    this.#watchdog = createWatchdog({
+      limitMs,
+      ask: () => void this.call('info', null).catch(() => undefined),
+      onHang: () => this.#end(`must say something within ${limitMs} ms of being asked, said nothing`),
+    });
+    if (this.#death) this.#watchdog.stop();
+  }
+
   call<K extends CallName>(name: K, request: CallMap[K]['request']): Promise<CallMap[K]['result']> {
     return new Promise<unknown>((resolve, reject) => {
       if (this.#death) throw this.#death;
       const id = ++this.#lastId;
       const timer = setTimeout(() => {
         this.#calls.delete(id);
-        reject(new EngineError(`engine: '${name}' must answer within ${this.#timeoutMs} ms, got no answer`));
+        const rule = `'${name}' must answer within ${this.#timeoutMs} ms, got no answer`;
+        reject(new EngineError(`engine: ${rule}`, { details: { isRetryable: true } }));
+        this.#end(rule);
       }, this.#timeoutMs);
       this.#calls.set(id, { resolve, reject, timer });
       try {
@@ -153,7 +189,11 @@ class EngineClient {
     const watch = (): void => {
       const leftMs = Math.max(startedAt, this.#progressAt) + this.#timeoutMs - performance.now();
       if (leftMs > 0) timer = setTimeout(watch, leftMs);
-      else push(new EngineError(`sample: the engine must make progress within ${this.#timeoutMs} ms, got none`));
+      else {
+        const rule = `must make progress within ${this.#timeoutMs} ms, got none`;
+        push(new EngineError(`sample: the engine ${rule}`, { details: { isRetryable: true } }));
+        this.#end(`sampling ${rule}`);
+      }
     };
     let isFinished = false;
     this.#samples.set(id, { push });
@@ -181,9 +221,16 @@ class EngineClient {
   }
 
   async close(): Promise<void> {
-    this.#die(new EngineError('engine: was closed'));
+    this.#reportDeath = () => undefined;
+    this.#die(new EngineError('engine: was closed', { details: { isRetryable: true } }));
     this.#child.kill('SIGKILL');
     await this.#exited;
+  }
+
+  /** Ends a process whose state is unknown: a call ran past its limit. */
+  #end(rule: string): void {
+    this.#die(new EngineError(`engine: its process was ended: ${rule}`, { details: { isRetryable: true } }));
+    this.#child.kill('SIGKILL');
   }
 
   /** Throws DataError if the message cannot be cloned. */
@@ -200,6 +247,7 @@ class EngineClient {
   }
 
   #receive(message: FromEngine): void {
+    this.#watchdog?.heard();
     if (message.kind === 'events') {
       this.#progressAt = performance.now();
       for (const [id, event] of message.events) {
@@ -218,6 +266,8 @@ class EngineClient {
   /** Fails everyone who waits; only the first cause counts. */
   #die(cause: EngineError): void {
     this.#death ??= cause;
+    this.#watchdog?.stop();
+    this.#reportDeath(this.#death);
     for (const { reject, timer } of this.#calls.values()) {
       clearTimeout(timer);
       reject(this.#death);

@@ -40,6 +40,11 @@ export interface EmbeddedEngineOptions {
   readonly isMemoryChecked?: boolean;
   /** Time limit of one engine call, and of a pause in sampling (not of a whole sample), milliseconds; default 600,000. */
   readonly callTimeoutMs?: number;
+  /**
+   * A process that says nothing for so long, though asked, is ended; default 120,000 ms. It cannot answer during one pass of the
+   * model, so the limit must be longer than the slowest.
+   */
+  readonly hangLimitMs?: number;
 }
 
 const optionNames: { readonly [K in keyof Required<EmbeddedEngineOptions>]: true } = {
@@ -55,6 +60,7 @@ const optionNames: { readonly [K in keyof Required<EmbeddedEngineOptions>]: true
   rolloutPrecision: true,
   isMemoryChecked: true,
   callTimeoutMs: true,
+  hangLimitMs: true,
 };
 
 /** Throws ConfigError naming options that there are not. */
