@@ -68,7 +68,7 @@ export function createArtApp(registry: ModelRegistry, security: Security = creat
 }
 
 /** Loaded when the first model is registered: a server with another engine does without it. */
-const startEmbeddedEngine: ModelRegistryOptions['createEngine'] = async (options) => {
+const startEmbeddedEngine: ModelRegistryOptions['createEngine'] = async (options, signal) => {
   const { createEmbeddedEngine } = await import('../engines/embedded/engine.ts');
-  return await createEmbeddedEngine(options);
+  return await createEmbeddedEngine(options, signal);
 };

@@ -1,5 +1,6 @@
 /** From `name` or `name@step` to a served model, and what the inference routes keep per model. Layer 5. */
-import { AbortedError, ConfigError } from '../core/errors.ts';
+import { ConfigError, EngineError } from '../core/errors.ts';
+import { waitFor } from '../core/wait.ts';
 import type { EngineInfo } from '../engines/engine.ts';
 import { refuse } from '../wire/errors.ts';
 import { type Conversations, createConversations } from './conversations.ts';
@@ -78,22 +79,17 @@ export async function requireStep(model: ServedModel, step: number): Promise<voi
   throw refuse(404, 'model_not_found', message, 'model');
 }
 
-/** The engine's info, waited for at most two seconds. Throws AbortedError, EngineError. */
+/** The engine's info, waited for at most two seconds. Throws EngineError, which is retryable when the time is over. */
 export async function readEngineInfo(model: ServedModel): Promise<EngineInfo> {
-  let timer: NodeJS.Timeout | undefined;
-  const deadline = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => {
-      const message = `engine of ${model.name}: must answer doInfo within ${infoTimeoutMs} ms`;
-      reject(new AbortedError(message, { details: { isDeadline: true } }));
-    }, infoTimeoutMs);
+  const what = `engine of ${model.name}`;
+  const info = await waitFor(model.engine.doInfo(), {
+    limitMs: infoTimeoutMs,
+    what,
+    onLimit: () =>
+      new EngineError(`${what}: must answer doInfo within ${infoTimeoutMs} ms`, { details: { isRetryable: true } }),
   });
-  try {
-    const info = await Promise.race([model.engine.doInfo(), deadline]);
-    modelState(model).knownSteps = new Set(info.policySteps);
-    return info;
-  } finally {
-    clearTimeout(timer);
-  }
+  modelState(model).knownSteps = new Set(info.policySteps);
+  return info;
 }
 
 /** Ids that end a turn: the model's own, and the end-of-turn token of its template. Throws ConfigError if there is none. */

@@ -1,5 +1,6 @@
 /** The models that one server serves and trains, by name. Layer 5. Registering twice is the same as once. */
 import { ConfigError } from '../core/errors.ts';
+import type { RestartLimits } from '../engines/supervised-engine.ts';
 import type { DownloadProgress, HubOptions } from '../hub/options.ts';
 import { createDownloadBar } from '../hub/progress-bar.ts';
 import { refuse } from '../wire/errors.ts';
@@ -25,6 +26,8 @@ export interface ModelRegistryOptions {
   readonly root: string;
   readonly createEngine: RunEnvironment['createEngine'];
   readonly engineTuning?: EngineTuning;
+  /** How often an engine that dies is started again, and how long requests wait for it. */
+  readonly engineRestart?: RestartLimits;
   /** Reads tokenizer, chat template and configuration of a base model; default: from its folder or file. */
   readonly loadModelFiles?: (path: string, chatTemplate?: string) => Promise<ModelFiles>;
   /** Where base models that are ids come from, and where they are kept; default: as the environment says. */
@@ -76,7 +79,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
       environment.hub.onProgress?.(progress);
     };
     const hub = { ...environment.hub, onProgress, signal: closing.signal };
-    const opening = openTrainingRun(request, { ...environment, hub });
+    const opening = openTrainingRun(request, { ...environment, hub, signal: closing.signal });
     const added: Entry = { request, opening, open: null, download: null };
     entry = added;
     entries.set(request.name, added);
@@ -137,7 +140,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
   };
 }
 
-function environmentOf(options: ModelRegistryOptions): RunEnvironment {
+function environmentOf(options: ModelRegistryOptions): Omit<RunEnvironment, 'signal'> {
   const isInt8 = options.engineTuning?.rolloutPrecision === 'int8';
   const probeTolerance = options.probeTolerance ?? (isInt8 ? int8ProbeTolerance : 0);
   if (!(probeTolerance >= 0)) throw new ConfigError(`probeTolerance: must be ≥ 0 nats, got ${probeTolerance}`);
@@ -149,6 +152,7 @@ function environmentOf(options: ModelRegistryOptions): RunEnvironment {
     root: options.root,
     createEngine: options.createEngine,
     engineTuning: options.engineTuning ?? {},
+    restartLimits: options.engineRestart ?? {},
     loadModelFiles: options.loadModelFiles ?? loadModelFiles,
     hub: hubOptionsOf(options),
     createCompletions: () => createCompletionStore(options.completions),

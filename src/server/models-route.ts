@@ -1,6 +1,7 @@
 /** `/healthz` and `/v1/models`. Layer 5. */
 import type { Context } from 'hono';
 import { messageOf } from '../core/errors.ts';
+import type { EngineState } from '../engines/engine.ts';
 import { refuse } from '../wire/errors.ts';
 import type { WireModel } from '../wire/openai-response.ts';
 import { callerOf, hasScope } from './caller.ts';
@@ -9,7 +10,9 @@ import type { ServedModel } from './served-model.ts';
 
 const startedAt = Math.floor(Date.now() / 1000);
 
-/** 200 if every engine answers within two seconds, else 503, with what each one said for callers who may sample. */
+/**
+ * 200 if every engine runs and answers within two seconds, else 503. Callers who may sample also get the state of each and what it said.
+ */
 export async function handleHealth(c: Context, lookup: ModelLookup): Promise<Response> {
   const models = await Promise.all([...lookup.models()].map(describeHealth));
   const isHealthy = models.every((model) => model.status === 'ok');
@@ -22,15 +25,21 @@ interface ModelHealth {
   readonly name: string;
   readonly project: string;
   readonly step: number;
-  readonly engine?: Readonly<Record<string, number | readonly number[]>>;
+  readonly engine_state: EngineState;
+  readonly engine?: Readonly<Record<string, number | null | readonly number[]>>;
   readonly error?: string;
 }
 
 async function describeHealth(model: ServedModel): Promise<ModelHealth> {
-  const identity = { name: model.name, project: model.project, step: model.step() };
+  const state = model.engine.state?.() ?? 'running';
+  const identity = { name: model.name, project: model.project, step: model.step(), engine_state: state };
+  if (state === 'restarting') {
+    return { status: 'unavailable', ...identity, error: 'engine: must be running, is being started again' };
+  }
   try {
     const info = await readEngineInfo(model);
     const engine = {
+      process_id: model.engine.processId?.() ?? null,
       policy_steps: info.policySteps,
       running_sequences: info.runningSequences,
       waiting_sequences: info.waitingSequences,

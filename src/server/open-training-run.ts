@@ -1,17 +1,20 @@
 /**
  * Opens a model's folder and brings its engine to the newest checkpoint. Layer 5.
- * A new model gets a checkpoint of step 0, so that opening is always: load the newest, publish it, prove it.
+ * A new model gets a checkpoint of step 0, so that opening is always: load the newest, publish it, prove it. The same happens each time
+ * that its engine is started again.
  */
 import { rm, rmdir } from 'node:fs/promises';
 import { CheckpointError } from '../core/errors.ts';
 import type { EmbeddedEngineOptions } from '../engines/embedded/options.ts';
 import type { Engine } from '../engines/engine.ts';
+import { type RestartLimits, superviseEngine } from '../engines/supervised-engine.ts';
 import { isPresent } from '../formats/atomic-files.ts';
 import type { HubOptions } from '../hub/options.ts';
 import type { RegisterRequest } from '../wire/training.ts';
 import { type BaseModel, findBaseModel } from './base-model.ts';
-import { type CheckpointStore, openCheckpoints, type StoredCheckpoint } from './checkpoints.ts';
+import { type CheckpointStore, openCheckpoints } from './checkpoints.ts';
 import { openMetricFiles } from './metric-files.ts';
+import { type LoadedPolicy, PolicyLoader } from './policy-loader.ts';
 import {
   checkRegistration,
   findRegistration,
@@ -21,7 +24,6 @@ import {
   writeRegistration,
 } from './run-folder.ts';
 import type { CompletionStore, ServedModel } from './served-model.ts';
-import { createProbeIds, proveServed } from './served-proof.ts';
 import { rowsOf } from './step-result.ts';
 import { TrainingRun, type TrainingRunOptions } from './training-run.ts';
 
@@ -34,11 +36,15 @@ export type ModelFiles = Pick<ServedModel, 'tokenizer' | 'template' | 'config'>;
 export interface RunEnvironment
   extends Pick<TrainingRunOptions, 'probeTolerance' | 'maxWaitingTrainCalls' | 'onWarning' | 'onEvent'> {
   readonly root: string;
-  readonly createEngine: (options: EmbeddedEngineOptions) => Promise<Engine>;
+  /** The signal fires when the engine is not wanted any more before it is there. */
+  readonly createEngine: (options: EmbeddedEngineOptions, signal?: AbortSignal) => Promise<Engine>;
   readonly engineTuning: EngineTuning;
+  readonly restartLimits: RestartLimits;
   readonly loadModelFiles: (path: string, chatTemplate?: string) => Promise<ModelFiles>;
   readonly hub: HubOptions;
   readonly createCompletions: () => CompletionStore;
+  /** Fires when nobody waits for the run any more. */
+  readonly signal: AbortSignal;
 }
 
 export interface OpenRun {
@@ -117,45 +123,32 @@ async function openLocked(
   }
   const packageVersion = await readPackageVersion();
   const files = await environment.loadModelFiles(base.path, request.chat_template);
-  const engine = await environment.createEngine(engineOptions(request, base.path, environment.engineTuning));
+  const { name, project } = request;
+  const { probeTolerance, maxWaitingTrainCalls, onWarning, onEvent } = environment;
+  const origin = { baseModelSha256, packageVersion };
+  const policies = new PolicyLoader({ checkpoints, tokenizer: files.tokenizer, probeTolerance, origin, onWarning });
+  let loaded: LoadedPolicy | undefined;
+  const engine = await superviseEngine({
+    ...environment.restartLimits,
+    name,
+    start: (signal) => environment.createEngine(engineOptions(request, base.path, environment.engineTuning), signal),
+    recover: async (fresh) => {
+      loaded = await policies.recover(fresh);
+    },
+    onWarning,
+    signal: environment.signal,
+  });
   try {
-    const newest = await loadNewest(engine, checkpoints, { baseModelSha256, packageVersion });
-    const { maxPositions } = await engine.doInfo();
-    const probeIds = createProbeIds(files.tokenizer, maxPositions);
-    const served = await proveServed(engine, probeIds, newest.manifest.step, environment.probeTolerance);
-    const { name, project } = request;
     const model = { name, project, engine, ...files, completions: environment.createCompletions() };
-    const { probeTolerance, maxWaitingTrainCalls, onWarning, onEvent } = environment;
-    const settings = {
-      probeIds,
-      maxPositions,
-      probeTolerance,
-      maxWaitingTrainCalls,
-      onWarning,
-      ...(onEvent && { onEvent }),
-    };
-    const identity = { directory, baseModel: request.base_model, baseModelSha256, packageVersion };
-    return new TrainingRun({ model, checkpoints, metricFiles, ...identity, ...settings }, newest, served);
+    const { newest, servedLogprobs, ...probe } = loaded!;
+    const settings = { ...probe, probeTolerance, maxWaitingTrainCalls, onWarning, ...(onEvent && { onEvent }) };
+    const identity = { directory, baseModel: request.base_model, ...origin };
+    const parts = { model, engine, policies, checkpoints, metricFiles };
+    return new TrainingRun({ ...parts, ...identity, ...settings }, { newest, servedLogprobs });
   } catch (error) {
     await engine.close();
     throw error;
   }
-}
-
-async function loadNewest(
-  engine: Engine,
-  checkpoints: CheckpointStore,
-  origin: { readonly baseModelSha256: string; readonly packageVersion: string },
-): Promise<StoredCheckpoint> {
-  let newest = checkpoints.newest();
-  if (newest === undefined) {
-    const first = { step: 0, parentStep: null, idempotencyKey: null, config: null, history: [], timings: [] };
-    newest = await checkpoints.commit({ ...first, ...origin }, (directory) => engine.doSave({ directory }));
-  } else {
-    await engine.doLoad({ directory: newest.directory });
-  }
-  await engine.doPublish({ step: newest.manifest.step });
-  return newest;
 }
 
 function checkBase(checkpoints: CheckpointStore, baseModelSha256: string): void {

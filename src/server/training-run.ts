@@ -3,7 +3,9 @@
  * A step is: update, publish, prove, commit the checkpoint, append to history. A step that fails before the commit is undone: the newest
  * checkpoint is loaded and served again. An idempotency key trains once, however often and through whatever restart it is sent.
  */
-import { AbortedError, type ApiError, CheckpointError, EngineError, messageOf } from '../core/errors.ts';
+import { AbortedError, type ApiError, EngineError, messageOf } from '../core/errors.ts';
+import type { Engine } from '../engines/engine.ts';
+import type { SupervisedEngine } from '../engines/supervised-engine.ts';
 import { refuse, refuseBusy } from '../wire/errors.ts';
 import type { NewEvent } from '../wire/events.ts';
 import type { JobKind, WireJob } from '../wire/jobs.ts';
@@ -21,6 +23,7 @@ import {
   type TrainJob,
 } from './jobs.ts';
 import { createRows, type MetricFiles, type MetricRow, type MetricRows } from './metric-files.ts';
+import type { LoadedPolicy, PolicyLoader } from './policy-loader.ts';
 import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
 import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
@@ -29,9 +32,17 @@ import { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from './t
 import { changedMetric, type PreparedJob, prepareTraining } from './training-job.ts';
 import { addTrajectories, formatTrajectories, writeTrajectories } from './trajectory-files.ts';
 
+/** Deaths of the engine that one step is trained again after; training that kills it is not tried for ever. */
+const maxDeathsPerStep = 3;
+/** A step waits longer than a request for its engine: nothing else can be done. */
+const restartLimitMs = 600_000;
+
 export interface TrainingRunOptions {
   /** `step()` is asked of the run. */
   readonly model: Omit<ServedModel, 'step'>;
+  /** The model's. */
+  readonly engine: SupervisedEngine;
+  readonly policies: PolicyLoader;
   readonly directory: string;
   readonly baseModel: string;
   readonly baseModelSha256: string;
@@ -61,12 +72,16 @@ export class TrainingRun {
   readonly #closing: AbortController = new AbortController();
   #step: number;
   #servedLogprobs: readonly number[];
-  #isEngineAhead = false;
+  /** The engine that may hold, or serve, what is not committed. */
+  #aheadEngine: Engine | null = null;
   #unwrittenRows: MetricRows[] = [];
   #lastStepSeconds = 5;
 
-  /** The engine must hold, and serve, the newest checkpoint; `servedLogprobs` are its probe logprobs. Use `openTrainingRun`. */
-  constructor(options: TrainingRunOptions, newest: StoredCheckpoint, servedLogprobs: readonly number[]) {
+  /** The engine must hold, and serve, what was loaded. Use `openTrainingRun`. */
+  constructor(
+    options: TrainingRunOptions,
+    { newest, servedLogprobs }: Omit<LoadedPolicy, 'probeIds' | 'maxPositions'>,
+  ) {
     this.#options = options;
     this.#step = newest.manifest.step;
     this.#servedLogprobs = servedLogprobs;
@@ -184,31 +199,52 @@ export class TrainingRun {
     return resultOf(await this.#runStep(prepared, part, context));
   }
 
-  /** One part of a job: a policy step. */
+  /** One part of a job: a policy step. It is trained again when the engine dies meanwhile. */
   async #runStep(prepared: PreparedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
-    if (this.#closing.signal.aborted) throw closingError();
-    if (this.#isEngineAhead) await this.#restore();
-    let committed: StoredCheckpoint;
-    this.#isEngineAhead = true;
-    try {
-      committed = await this.#advance(prepared, part, context);
-    } catch (error) {
-      await this.#undo(error);
-      if (!(error instanceof AbortedError)) throw error;
-      throw this.#closing.signal.aborted ? closingError() : cancelledError(jobId(this.model.name, prepared));
+    for (let deaths = 0; ; deaths++) {
+      const engine = await this.#session();
+      this.#aheadEngine = engine;
+      try {
+        const committed = await this.#advance(engine, prepared, part, context);
+        this.#aheadEngine = null;
+        await this.#addToHistory(committed);
+        this.#announce(committed);
+        context.onProgress({ stage: 'checkpoint', done: part + 1, total: prepared.parts });
+        return committed;
+      } catch (error) {
+        const isRepeated = deaths < maxDeathsPerStep && !context.signal.aborted && (await this.#hasDied(engine));
+        if (!isRepeated) {
+          await this.#undo(engine, error);
+          if (!(error instanceof AbortedError)) throw error;
+          throw this.#closing.signal.aborted ? closingError() : cancelledError(jobId(this.model.name, prepared));
+        }
+        const { name } = this.model;
+        this.#options.onWarning(`model ${name}: step ${this.#step + 1} is trained again: ${messageOf(error)}`);
+      }
     }
-    this.#isEngineAhead = false;
-    await this.#addToHistory(committed);
-    this.#announce(committed);
-    context.onProgress({ stage: 'checkpoint', done: part + 1, total: prepared.parts });
-    return committed;
+  }
+
+  /** The engine of one life, at the newest checkpoint. */
+  async #session(): Promise<Engine> {
+    const { signal } = this.#closing;
+    if (signal.aborted) throw closingError();
+    const engine = await this.#options.engine
+      .session({ limitMs: restartLimitMs, signal })
+      .catch((error: unknown) => Promise.reject(signal.aborted ? closingError() : error));
+    if (this.#aheadEngine === engine) await this.#restore(engine);
+    return engine;
+  }
+
+  /** Whether it runs no longer. Its death reaches who waits for a call, and its supervisor, in one turn of the loop. */
+  async #hasDied(engine: Engine): Promise<boolean> {
+    await new Promise(setImmediate);
+    return !this.#closing.signal.aborted && !this.#options.engine.isCurrent(engine);
   }
 
   /** Update, publish, prove, commit. */
-  async #advance(prepared: PreparedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
+  async #advance(engine: Engine, prepared: PreparedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
     const { onProgress } = context;
     const { kind, idempotencyKey, requestSha256, config, hasData } = prepared;
-    const { engine } = this.model;
     const startedAt = performance.now();
     const [parentStep, step] = [this.#step, this.#options.checkpoints.nextStep()];
     onProgress({ stage: 'batch', done: 1, total: 1 });
@@ -238,23 +274,20 @@ export class TrainingRun {
     if (prepared.trajectories !== null) {
       await writeTrajectories({ directory: this.directory, split: kind, step }, prepared.trajectories);
     }
-    const committed = await this.#options.checkpoints.commit(
-      {
-        step,
-        parentStep,
-        baseModelSha256: this.#options.baseModelSha256,
-        packageVersion: this.#options.packageVersion,
-        idempotencyKey,
-        request: { kind, sha256: requestSha256, part, parts: prepared.parts },
-        config,
-        history: [rows.history],
-        timings: [rows.timing],
-      },
-      (directory) => engine.doSave({ directory }),
-    );
-    this.#step = step;
-    this.#servedLogprobs = served;
-    return committed;
+    const { baseModelSha256, packageVersion, policies, checkpoints } = this.#options;
+    const manifest = {
+      ...{ step, parentStep, baseModelSha256, packageVersion, idempotencyKey, config },
+      request: { kind, sha256: requestSha256, part, parts: prepared.parts },
+      history: [rows.history],
+      timings: [rows.timing],
+    };
+    return await policies.commits(async () => {
+      const committed = await checkpoints.commit(manifest, (directory) => engine.doSave({ directory }));
+      this.#step = step;
+      this.#servedLogprobs = served;
+      policies.noteStep(step);
+      return committed;
+    });
   }
 
   /** The step is committed, whatever happens to its rows: they are in the checkpoint, and are added with those of a later step. */
@@ -270,10 +303,10 @@ export class TrainingRun {
     }
   }
 
-  async #undo(reason: unknown): Promise<void> {
-    if (this.#closing.signal.aborted) return;
+  async #undo(engine: Engine, reason: unknown): Promise<void> {
+    if (this.#closing.signal.aborted || !this.#options.engine.isCurrent(engine)) return;
     try {
-      await this.#restore();
+      await this.#restore(engine);
     } catch (error) {
       this.#options.onWarning(
         `model ${this.model.name}: step ${this.#step} could not be restored (${messageOf(error)}) after: ${messageOf(reason)}; ` +
@@ -283,14 +316,9 @@ export class TrainingRun {
   }
 
   /** Loads and serves the newest checkpoint again. */
-  async #restore(): Promise<void> {
-    const newest = this.#options.checkpoints.newest();
-    if (newest === undefined) throw new CheckpointError(`${this.directory}: must hold a checkpoint, got none`);
-    const { engine } = this.model;
-    await engine.doLoad({ directory: newest.directory });
-    await engine.doPublish({ step: this.#step });
-    this.#servedLogprobs = await proveServed(engine, this.#options.probeIds, this.#step, this.#options.probeTolerance);
-    this.#isEngineAhead = false;
+  async #restore(engine: Engine): Promise<void> {
+    this.#servedLogprobs = (await this.#options.policies.restore(engine)).servedLogprobs;
+    this.#aheadEngine = null;
   }
 
   #announce({ manifest }: StoredCheckpoint): void {

@@ -18,7 +18,11 @@ export interface CountingEngine extends Engine {
   servedError: number;
   /** Awaited by every doForwardBackward. */
   gate: Promise<void>;
+  /** Awaited by every doPublish. */
+  publishGate: Promise<void>;
   readonly isClosed: () => boolean;
+  /** As a process that is killed: whatever is called, or waits, fails as retryable. */
+  readonly die: () => void;
   readonly weight: () => number;
   readonly newestStep: () => number | undefined;
 }
@@ -31,8 +35,14 @@ export function createCountingEngine(seed = 0, maxPositions = 256): CountingEngi
   const served = new Map<number, number>();
   const calls: string[] = [];
   const requests: ForwardBackwardRequest[] = [];
+  let reportDeath = (_: EngineError): void => undefined;
+  const died = new Promise<EngineError>((resolve) => {
+    reportDeath = resolve;
+  });
+  let death: EngineError | null = null;
   const enter = (call: EngineCall, detail = ''): void => {
     calls.push(call + detail);
+    if (death !== null) throw death;
     if (engine.failing === call) throw new EngineError(`counting engine: told to fail at ${call}`);
   };
   const score = (weight: number): number => Math.fround(-1 - weight);
@@ -43,7 +53,13 @@ export function createCountingEngine(seed = 0, maxPositions = 256): CountingEngi
     failing: null,
     servedError: 0,
     gate: Promise.resolve(),
+    publishGate: Promise.resolve(),
     isClosed: () => isClosed,
+    died,
+    die: () => {
+      death = new EngineError('counting engine: died', { details: { isRetryable: true } });
+      reportDeath(death);
+    },
     weight: () => state.weight,
     newestStep: () => newestStep,
     doSample: async function* () {
@@ -76,6 +92,7 @@ export function createCountingEngine(seed = 0, maxPositions = 256): CountingEngi
       return { gradNorm, gradientSteps: state.gradientSteps };
     },
     doPublish: async ({ step }) => {
+      await engine.publishGate;
       enter('publish', `@${step}`);
       served.set(step, state.weight + engine.servedError);
       newestStep = step;

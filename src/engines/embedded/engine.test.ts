@@ -6,7 +6,7 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
 import { childPids, expectGone } from '../../../test/child-processes.ts';
 import { createTinyModelFolder } from '../../../test/tiny-model-folder.ts';
-import { ConfigError, DataError, EngineError } from '../../core/errors.ts';
+import { AbortedError, ConfigError, DataError, EngineError } from '../../core/errors.ts';
 import { collect, sampleRequest, trainingRequest } from '../contract-subject.ts';
 import type { Engine } from '../engine.ts';
 import { createEmbeddedEngine, type EmbeddedEngineOptions } from './engine.ts';
@@ -95,15 +95,45 @@ test('a killed process fails everyone who waits within 2 s, as retryable, and cl
   await engine.close();
 });
 
-test('a process that stands still: the limit names the call, and what is streamed says so too', async () => {
+test('a process that stands still: the limit names what was waited for, and the process is ended', async () => {
   const { engine, pid } = await start({ callTimeoutMs: 5000 });
   process.kill(pid, 'SIGSTOP');
-  const [info, sampled] = await Promise.all([failure(engine.doInfo()), failure(collect(engine, sample))]);
-  expect(info.error).toEqual(new EngineError("engine: 'info' must answer within 5000 ms, got no answer"));
-  expect(sampled.error).toEqual(new EngineError('sample: the engine must make progress within 5000 ms, got none'));
-  expect(Math.max(info.ms, sampled.ms)).toBeLessThan(8000);
-  await engine.close();
+  const both = [failure(engine.doInfo()), failure(collect(engine, sample))];
+  const [first, second] = (await Promise.all(both)).sort((a, b) => a.ms - b.ms);
+  const rules = ["'info' must answer within 5000 ms, got no answer", 'must make progress within 5000 ms, got none'];
+  expect(rules.some((rule) => String(first!.error).endsWith(rule))).toBe(true);
+  expect(rules.some((rule) => String(second!.error).endsWith(rule))).toBe(true);
+  for (const { error, ms } of [first!, second!]) {
+    expect(error).toMatchObject({ code: 'engine_error', details: { isRetryable: true } });
+    expect(ms).toBeLessThan(8000);
+  }
   await expectGone(pid, 1000);
+});
+
+test('a quiet process is asked whether it lives, and ended when it does not answer', async () => {
+  const { engine, pid } = await start({ hangLimitMs: 800 });
+  expect(engine.processId?.()).toBe(pid);
+  // It answers, so it lives on.
+  await new Promise((resolve) => setTimeout(resolve, 2500));
+  const info = await engine.doInfo();
+  expect(info.policySteps).toEqual([0]);
+  process.kill(pid, 'SIGSTOP');
+  const error = await engine.died;
+  expect(String(error)).toBe(
+    'EngineError: engine: its process was ended: must say something within 800 ms of being asked, said nothing',
+  );
+  await expectGone(pid, 1000);
+});
+
+test('a start is given up when its signal fires', async () => {
+  const before = childPids(process.pid);
+  const aborter = new AbortController();
+  const starting = failure(createEmbeddedEngine(options, aborter.signal));
+  setTimeout(() => aborter.abort(), 100);
+  const { error, ms } = await starting;
+  expect(error).toBeInstanceOf(AbortedError);
+  expect(ms).toBeLessThan(2000);
+  expect(childPids(process.pid)).toEqual(before);
 });
 
 test('the process ends with its parent, even in the middle of training', async () => {
@@ -152,7 +182,8 @@ describe('a start that fails leaves no process behind', () => {
 
   test('a time limit that names the call', async () => {
     const error = await attempt({ callTimeoutMs: 1 });
-    expect(error).toEqual(new EngineError("engine: 'start' must answer within 1 ms, got no answer"));
+    const details = { isRetryable: false };
+    expect(error).toEqual(new EngineError("engine: 'start' must answer within 1 ms, got no answer", { details }));
   });
 
   test('a program that cannot be run', async () => {

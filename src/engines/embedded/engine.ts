@@ -157,7 +157,8 @@ class EngineClient {
       const timer = setTimeout(() => {
         this.#calls.delete(id);
         const rule = `'${name}' must answer within ${this.#timeoutMs} ms, got no answer`;
-        reject(new EngineError(`engine: ${rule}`, { details: { isRetryable: true } }));
+        // A model that takes too long to load does so again.
+        reject(new EngineError(`engine: ${rule}`, { details: { isRetryable: name !== 'start' } }));
         this.#end(rule);
       }, this.#timeoutMs);
       this.#calls.set(id, { resolve, reject, timer });
