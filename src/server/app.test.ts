@@ -52,9 +52,11 @@ beforeAll(async () => {
   });
 });
 
+const json = { 'content-type': 'application/json' };
+
 async function post(body: unknown): Promise<{ status: number; error: Record<string, unknown> }> {
   const text = typeof body === 'string' ? body : JSON.stringify(body);
-  const response = await app.request('/v1/chat/completions', { method: 'POST', body: text });
+  const response = await app.request('/v1/chat/completions', { method: 'POST', headers: json, body: text });
   return { status: response.status, ...((await response.json()) as { error: Record<string, unknown> }) };
 }
 
@@ -174,10 +176,29 @@ describe('refused requests', () => {
 
   test('a body over 10 MB is 413, with and without a declared length', async () => {
     const big = 'x'.repeat(10 * 1024 * 1024 + 1);
-    const headers = { 'content-length': String(big.length) };
-    const request = { method: 'POST', body: big };
+    const headers = { ...json, 'content-length': String(big.length) };
+    const request = { method: 'POST', headers: json, body: big };
     expect((await app.request('/v1/chat/completions', { ...request, headers })).status).toBe(413);
     expect((await app.request('/v1/chat/completions', request)).status).toBe(413);
+  });
+
+  test.each(['text/plain', 'application/x-www-form-urlencoded', 'application/jsonp', undefined])(
+    'a body of type %s is 415: a page of another site could send it without being asked',
+    async (type) => {
+      const body = new Blob([JSON.stringify(ask)]);
+      const request = { method: 'POST', body, ...(type !== undefined && { headers: { 'content-type': type } }) };
+      const response = await app.request('/v1/chat/completions', request);
+      expect([response.status, await response.json()]).toMatchObject([
+        415,
+        { error: { code: 'unsupported_media_type' } },
+      ]);
+    },
+  );
+
+  test('application/json may have parameters', async () => {
+    const headers = { 'content-type': 'application/json; charset=utf-8' };
+    const request = { method: 'POST', headers, body: JSON.stringify(ask) };
+    expect((await app.request('/v1/chat/completions', request)).status).toBe(200);
   });
 
   test('fields that ask for nothing are accepted', async () => {

@@ -237,6 +237,7 @@ describe('streams', () => {
     const { url } = await serve('up<|im_end|>');
     const response = await fetch(`${url}/v1/chat/completions`, {
       method: 'POST',
+      headers: { 'content-type': 'application/json' },
       body: JSON.stringify({ ...ask, stream: true }),
     });
     expect(response.headers.get('content-type')).toMatch(/^text\/event-stream/);
@@ -253,6 +254,7 @@ describe('streams', () => {
     const app = createApp({ models: () => [model], findModel: () => model, onInternalError: () => {} });
     const response = await app.request('/v1/chat/completions', {
       method: 'POST',
+      headers: { 'content-type': 'application/json' },
       body: JSON.stringify({ ...ask, stream: true }),
     });
     const text = await response.text();

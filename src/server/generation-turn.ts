@@ -5,7 +5,7 @@ import { ApiError, DataError, EngineError } from '../core/errors.ts';
 import type { GenerationRequest } from '../core/generation.ts';
 import { deriveSeed } from '../core/rng.ts';
 import type { SampleEvent, SamplingParams } from '../engines/engine.ts';
-import { refuse } from '../wire/errors.ts';
+import { refuse, refuseBusy } from '../wire/errors.ts';
 import type { Prompt } from './conversations.ts';
 import { formatConstraint } from './generation-constraint.ts';
 import { chooseModel, endOfTurnIds, type ModelChoice, type ModelLookup, requireStep } from './model-lookup.ts';
@@ -22,14 +22,15 @@ export interface Turn extends ModelChoice {
   readonly constraint: TextConstraint | null;
 }
 
-/** Throws ApiError 404 if the model is not served, 400 if the prompt leaves no room for a reply. */
+/** Throws ApiError 404 if the model is not served, 429 if it is too busy, 400 if the prompt leaves no room for a reply. */
 export async function createTurn(lookup: ModelLookup, request: GenerationRequest): Promise<Turn> {
   const choice = await chooseModel(lookup, request.model);
+  requireRoom(choice, request.n, lookup.maxInFlight ?? defaultMaxInFlight);
   const { maxPositions, vocabSize } = choice.model.config;
   const { stopTokenIds = [], logitBias = [] } = request.sampling;
   for (const [id] of logitBias) checkIds([id], vocabSize, 'logit_bias');
   const prompt = createPrompt(choice, request);
-  return {
+  const turn: Turn = {
     ...choice,
     request,
     prompt,
@@ -38,6 +39,23 @@ export async function createTurn(lookup: ModelLookup, request: GenerationRequest
     endIds: [...endOfTurnIds(choice.model), ...checkIds(stopTokenIds, vocabSize, 'stop_token_ids')],
     constraint: formatConstraint(request.format),
   };
+  // Nothing is awaited since `requireRoom`, so that the limit holds exactly.
+  choice.state.inFlight += request.n;
+  return turn;
+}
+
+/** Call once for each turn that was created, whatever became of it. */
+export function endTurn({ state, request }: Turn): void {
+  state.inFlight -= request.n;
+}
+
+const defaultMaxInFlight = 8192;
+
+/** One request may have more choices than the limit, if it is alone. */
+function requireRoom({ model, state }: ModelChoice, n: number, maxInFlight: number): void {
+  if (state.inFlight === 0 || state.inFlight + n <= maxInFlight) return;
+  const message = `model ${model.name}: at most ${maxInFlight} choices may be in flight, got ${n} beside ${state.inFlight}`;
+  throw refuseBusy('too_many_requests', message, 1);
 }
 
 function createPrompt({ model, state }: ModelChoice, { prompt, rolloutId }: GenerationRequest): Prompt {

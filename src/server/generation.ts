@@ -13,7 +13,7 @@ import {
   type ReplyDelta,
   SampledChoice,
 } from './generation-choice.ts';
-import { createTurn, explainFailure, sampleChoice, type Turn } from './generation-turn.ts';
+import { createTurn, endTurn, explainFailure, sampleChoice, type Turn } from './generation-turn.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import type { SampledTokens, TokenTexts } from './token-texts.ts';
 
@@ -78,6 +78,8 @@ export async function collectGeneration(
   } catch (error) {
     aborter?.abort();
     throw await explainFailure(turn, error);
+  } finally {
+    endTurn(turn);
   }
 }
 
@@ -136,6 +138,7 @@ export async function* generate(
     throw isStarted ? error : await explainFailure(turn, error);
   } finally {
     aborter?.abort();
+    endTurn(turn);
   }
 }
 

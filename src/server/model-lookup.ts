@@ -11,6 +11,8 @@ import { createTokenTexts, type TokenTexts } from './token-texts.ts';
 export interface ModelLookup {
   readonly models: () => Iterable<ServedModel>;
   readonly findModel: (name: string) => ServedModel | undefined;
+  /** Choices of one model that may be in flight; more are refused with 429. Default 8,192. */
+  readonly maxInFlight?: number;
 }
 
 /** State of the inference routes for one model; it lives and dies with the `ServedModel` object. */
@@ -19,6 +21,8 @@ export interface ModelState {
   readonly tokenTexts: TokenTexts;
   /** Policy steps that were loaded when the engine was last asked. */
   knownSteps: ReadonlySet<number>;
+  /** Choices that are being sampled. */
+  inFlight: number;
 }
 
 export interface ModelChoice {
@@ -40,6 +44,7 @@ function modelState(model: ServedModel): ModelState {
       conversations: createConversations(model),
       tokenTexts: createTokenTexts(model.tokenizer),
       knownSteps: new Set(),
+      inFlight: 0,
     };
     states.set(model, state);
   }

@@ -3,8 +3,18 @@ import type { Context } from 'hono';
 import { messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
 
-/** Throws ApiError 413 if the body has more than `maxBytes` bytes, 400 if it is not JSON. */
+const jsonType = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
+
+/**
+ * Throws ApiError 415 if the body is not declared as JSON, 413 if it has more than `maxBytes` bytes, 400 if it is not JSON.
+ * A browser sends other types, or none, to a foreign server without asking it first.
+ */
 export async function readJson(c: Context, maxBytes: number): Promise<unknown> {
+  const type = c.req.header('content-type');
+  if (type === undefined || !jsonType.test(type)) {
+    const message = `content-type: must be application/json, got ${type ?? 'none'}`;
+    throw refuse(415, 'unsupported_media_type', message);
+  }
   const length = c.req.header('content-length');
   if (length !== undefined && Number(length) > maxBytes) throw tooLarge(maxBytes, length);
   const text = length === undefined ? await readChunks(c, maxBytes) : await c.req.text();

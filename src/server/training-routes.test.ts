@@ -50,7 +50,8 @@ async function events(response: Response): Promise<{ event: string | undefined; 
 }
 
 function post(body: unknown, signal?: AbortSignal): Promise<Response> {
-  const init = { method: 'POST', body: JSON.stringify(body), ...(signal && { signal }) };
+  const headers = { 'content-type': 'application/json' };
+  const init = { method: 'POST', headers, body: JSON.stringify(body), ...(signal && { signal }) };
   return fetch(`${server.url}/api/models/agent/train`, init);
 }
 

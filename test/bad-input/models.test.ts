@@ -33,8 +33,10 @@ interface Answer {
   readonly body: unknown;
 }
 
+const headers = { 'content-type': 'application/json' };
+
 async function post(path: string, body: unknown): Promise<Answer> {
-  const response = await fetch(server.url + path, { method: 'POST', body: JSON.stringify(body) });
+  const response = await fetch(server.url + path, { method: 'POST', headers, body: JSON.stringify(body) });
   return { status: response.status, body: await response.json() };
 }
 
@@ -193,6 +195,7 @@ describe('a model is served that has', () => {
     const groups = group(trajectory(1, ['c-0']), trajectory(0, ['c-1']));
     const trained = await fetch(`${server.url}/api/models/bare/train`, {
       method: 'POST',
+      headers,
       body: JSON.stringify(trainRequest('key', groups)),
     });
     expect(await trained.text()).toContain('event: result');

@@ -110,8 +110,9 @@ test('a download that takes longer than one answer is waited for, and closing en
       lora: { rank: 4, alpha: 8 },
       seed: 0,
     });
+    const headers = { 'content-type': 'application/json' };
     await expect
-      .poll(async () => (await fetch(url, { method: 'POST', body })).json(), { interval: 10 })
+      .poll(async () => (await fetch(url, { method: 'POST', headers, body })).json(), { interval: 10 })
       .toEqual({
         status: 'opening',
         received_bytes: 100,
