@@ -63,6 +63,7 @@ export function createArtApp(registry: ModelRegistry, security: Security = creat
     security,
     models: registry.models,
     findModel: registry.findModel,
+    ...(registry.maxInFlight !== undefined && { maxInFlight: registry.maxInFlight }),
     registerRoutes: (app) => registerTrainingRoutes(app, registry),
   });
 }

@@ -37,6 +37,8 @@ export interface ModelRegistryOptions {
   readonly probeTolerance?: number;
   /** `train` calls of one model that may wait behind the running one; default 8. */
   readonly maxWaitingTrainCalls?: number;
+  /** Choices of one model that may be sampled at once; more are refused with 429. Default 8,192. */
+  readonly maxInFlight?: number;
   /** Default: console.warn. */
   readonly onWarning?: (message: string) => void;
 }
@@ -69,6 +71,10 @@ interface Entry {
 /** Opens nothing until a model is registered. Throws ConfigError on an option out of range. */
 export function createModelRegistry(options: ModelRegistryOptions): ModelRegistry {
   const events = createEventHub();
+  const { maxInFlight } = options;
+  if (maxInFlight !== undefined && !(Number.isSafeInteger(maxInFlight) && maxInFlight > 0)) {
+    throw new ConfigError(`maxInFlight: must be an integer > 0, got ${maxInFlight}`);
+  }
   const environment = { ...environmentOf(options), onEvent: events.publish };
   const entries = new Map<string, Entry>();
   const closing = new AbortController();
@@ -96,6 +102,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
   const list = (): TrainingRun[] =>
     [...entries.values()].flatMap((entry) => (entry.open === null ? [] : [entry.open.run]));
   return {
+    ...(maxInFlight !== undefined && { maxInFlight }),
     register: async (wireRequest) => {
       const request = { ...wireRequest, base_model: await normalizeBaseModel(wireRequest.base_model) };
       if (closing.signal.aborted) {

@@ -37,7 +37,7 @@ afterAll(async () => {
 async function call(method: string, path: string, body?: unknown): Promise<{ status: number; json: unknown }> {
   const response = await fetch(server.url + path, {
     method,
-    ...(body !== undefined && { body: JSON.stringify(body) }),
+    ...(body !== undefined && { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
   });
   return { status: response.status, json: await response.json() };
 }
