@@ -34,7 +34,7 @@ describe('built-in patterns', () => {
       ['a: "', '", b'],
       ['text\\n', '\\nmore'],
       ['(', ')'],
-    ]) {
+    ] as const) {
       // Letters right before an address are part of it: too much goes, which is the safe side.
       if (name === 'email' && before.endsWith('n')) continue;
       expect(redact(`${before}${secret}${after}`)).toBe(`${before}[redacted:${name}]${after}`);
