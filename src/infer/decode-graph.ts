@@ -35,11 +35,11 @@ import {
   attentionScale,
   declareDecoder,
   declareInputs,
-  decoderLogprobs,
   embedTokens,
   finishLayer,
   layerMask,
   projectAttention,
+  scaledLogits,
 } from '../nn/decoder.ts';
 import type { LoraSpec } from '../nn/lora.ts';
 import { rowOutputs } from './row-choice.ts';
@@ -109,13 +109,8 @@ export function decodeGraph(config: DecoderConfig, lora: LoraSpec | null, vocabS
     });
     x = finishLayer(model, layer, x, mixed);
   }
-  const logprobs = decoderLogprobs(
-    model,
-    x,
-    input('logitRows', ['M'], 'int64'),
-    input('inverseTemperatures', ['M', 1]),
-  );
-  return makeGraph({ ...rowOutputs(logprobs, vocabSize), fresh: concat(fresh, 0) });
+  const logits = scaledLogits(model, x, input('logitRows', ['M'], 'int64'), input('inverseTemperatures', ['M', 1]));
+  return makeGraph({ ...rowOutputs(logits, vocabSize), fresh: concat(fresh, 0) });
 }
 
 /** Attention of one new token over head, slab and itself: [B, K, G, C]. */

@@ -9,7 +9,7 @@ import { type Graph, input, makeGraph, reshape, reshapeLike, scatterRows, type T
 import { type Executable, type Feeds, type HostTensor, hostIds, hostTensor } from '../graph/runtime.ts';
 import { multiplyDims } from '../graph/sizes.ts';
 import { firstVisibleKey, layerKinds, maskNames } from '../nn/attention-masks.ts';
-import { declareDecoder, declareInputs, decoderHidden, decoderLogprobs, type KeyValueRoute } from '../nn/decoder.ts';
+import { declareDecoder, declareInputs, decoderHidden, type KeyValueRoute, scaledLogits } from '../nn/decoder.ts';
 import type { LoraSpec } from '../nn/lora.ts';
 import type { BlockTable, KvCache } from './kv-cache.ts';
 import {
@@ -51,13 +51,13 @@ export function prefillGraph(config: DecoderConfig, lora: LoraSpec | null, vocab
     values: join(`values.${layer}`, values),
   });
   const hidden = decoderHidden(model, declareInputs(config, 'S'), route);
-  const logprobs = decoderLogprobs(
+  const logits = scaledLogits(
     model,
     hidden,
     input('logitRows', ['M'], 'int64'),
     input('inverseTemperatures', ['M', 1]),
   );
-  return makeGraph({ ...rowOutputs(logprobs, vocabSize), ...outputs });
+  return makeGraph({ ...rowOutputs(logits, vocabSize), ...outputs });
 }
 
 /** Sizes of one pass. */

@@ -2,7 +2,7 @@
  * The end of a sampling pass: rows of log-probabilities, and in the same graph one token drawn from each. Layer 3.
  * A draw needs no full row in JavaScript: probabilities are summed over chunks of 64 ids, one number chooses the chunk and one the id
  * in it, each by its cumulative sum. The logprob of the drawn token is the row's own value: exactly what the trainer computes again.
- * What restricts the draw (greedy, top-k, top-p) reads the full row instead (`sampler.ts`).
+ * What restricts the draw or shifts it (greedy, top-k, top-p, min-p, penalties, bias, a constraint) reads the full row instead (`sampler.ts`).
  */
 import { minProductRows } from '../graph/bit-exact.ts';
 import {
@@ -12,6 +12,7 @@ import {
   gatherRows,
   input,
   lessOrEqual,
+  logSoftmax,
   matmul,
   mul,
   pad,
@@ -48,10 +49,14 @@ export interface RowResult {
   readonly targetLogprob: number;
   /** [V], a view; null unless wanted. */
   readonly logprobs_V: Float32Array | null;
+  /** What the scaled logits of the row are above its logprobs; NaN unless the row is wanted. */
+  readonly logNormalizer: number;
 }
 
-/** Ids from `vocabSize` on are never drawn. `logprobs` is [M, V]. */
-export function rowOutputs(logprobs: Tensor, vocabSize: number): Record<string, Tensor> {
+/** Ids from `vocabSize` on are never drawn. `logits` [M, V] are at the temperatures. */
+export function rowOutputs(logits: Tensor, vocabSize: number): Record<string, Tensor> {
+  const logprobs = logSoftmax(logits);
+  const targetIds = input('targetIds', ['M', 1], 'int64');
   const draws = input('draws', ['M', 2]);
   const chunkCount = Math.ceil(vocabSize / CHUNK);
   const known = exp(logprobs.shape[1] === vocabSize ? logprobs : slice(logprobs, 1, 0, vocabSize));
@@ -68,7 +73,8 @@ export function rowOutputs(logprobs: Tensor, vocabSize: number): Record<string, 
     logprobs,
     tokenIds,
     drawnLogprobs: takeAlongLast(logprobs, tokenIds),
-    targetLogprobs: takeAlongLast(logprobs, input('targetIds', ['M', 1], 'int64')),
+    targetLogprobs: takeAlongLast(logprobs, targetIds),
+    targetLogits: takeAlongLast(logits, targetIds),
   };
 }
 
@@ -113,7 +119,7 @@ export function rowFeeds(requests: readonly RowRequest[], vocabSize: number): Fe
 /** The outputs that must be fetched: full rows are large. */
 export function rowFetches(requests: readonly RowRequest[]): string[] {
   const small = ['tokenIds', 'drawnLogprobs', 'targetLogprobs'];
-  return requests.some(({ wantsRow }) => wantsRow) ? [...small, 'logprobs'] : small;
+  return requests.some(({ wantsRow }) => wantsRow) ? [...small, 'logprobs', 'targetLogits'] : small;
 }
 
 export function readRows(requests: readonly RowRequest[], results: Readonly<Record<string, HostTensor>>): RowResult[] {
@@ -121,11 +127,13 @@ export function readRows(requests: readonly RowRequest[], results: Readonly<Reco
   const drawn = results.drawnLogprobs!.data as Float32Array;
   const targets = results.targetLogprobs!.data as Float32Array;
   const rows = results.logprobs?.data as Float32Array | undefined;
+  const logits = results.targetLogits?.data as Float32Array | undefined;
   const width = results.logprobs?.shape[1] ?? 0;
   return requests.map(({ wantsRow }, row) => ({
     tokenId: Number(tokenIds[row]),
     logprob: drawn[row]!,
     targetLogprob: targets[row]!,
     logprobs_V: wantsRow ? rows!.subarray(row * width, (row + 1) * width) : null,
+    logNormalizer: wantsRow ? logits![row]! - targets[row]! : Number.NaN,
   }));
 }

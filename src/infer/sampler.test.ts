@@ -2,6 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { createRng, type Rng } from '../core/rng.ts';
 import { chooseToken, rankTokens, type SamplerParams } from './sampler.ts';
 
+const never = Number.NEGATIVE_INFINITY;
 const plain: SamplerParams = { temperature: 1, topP: 1, topK: 0 };
 
 function countingRng(...values: number[]): { rng: Rng; used: () => number } {
@@ -66,6 +67,45 @@ describe('what may be drawn', () => {
     const row = [0.4, 0.3, 0.2, 0.1].map(Math.log);
     expect(reachable(row, { topK: 2, topP: 0.55 })).toEqual([0]);
     expect(reachable(row, { topP: 0.55 })).toEqual([0, 1]);
+  });
+
+  test('min-p keeps what is at least p times as likely as the likeliest, and comes before top-k and top-p', () => {
+    const row = [0.5, 0.25, 0.125, 0.125].map(Math.log);
+    expect(reachable(row, { minP: 0.49 })).toEqual([0, 1]);
+    expect(reachable(row, { minP: 0.51 })).toEqual([0]);
+    expect(reachable(row, { minP: 1 })).toEqual([0]);
+    expect(reachable(row, { minP: 0.2 })).toEqual([0, 1, 2, 3]);
+    expect(reachable(row, { minP: 0.2, topK: 3 })).toEqual([0, 1, 2]);
+    // Of the two that min-p leaves, the first alone has 2/3; of all four only 1/2.
+    expect(reachable(row, { minP: 0.49, topP: 0.6 })).toEqual([0]);
+    expect(reachable(row, { topP: 0.6 })).toEqual([0, 1]);
+  });
+
+  test('a row far below 0, as a constraint or a low temperature leaves, is drawn from all the same', () => {
+    const row = [never, -2000, -2001, never];
+    expect(reachable(row, {}).sort()).toEqual([1, 2]);
+    expect(reachable(row, { topP: 0.99 }).sort()).toEqual([1, 2]);
+    expect(reachable(row, { topP: 0.5 })).toEqual([1]);
+  });
+
+  test('top-p over a large vocabulary keeps what sorting all of it keeps', () => {
+    const rng = createRng('top-p');
+    const row = Float32Array.from({ length: 3000 }, () => 3 * rng.normal());
+    const total = row.reduce((sum, value) => sum + Math.exp(value), 0);
+    for (const topP of [0.1, 0.5, 0.9, 0.999]) {
+      let reached = 0;
+      const kept = new Set<number>();
+      for (const id of rankTokens(row, row.length)) {
+        kept.add(id);
+        reached += Math.exp(row[id]!);
+        if (reached >= topP * total) break;
+      }
+      const draws = createRng('draws', topP);
+      for (let i = 0; i < 300; i++) expect(kept.has(chooseToken(row, { ...plain, topP }, draws))).toBe(true);
+      // The last number below 1 leads to the last of them.
+      const last = chooseToken(row, { ...plain, topP }, countingRng(1 - 2 ** -53).rng);
+      expect(last).toBe([...kept].at(-1));
+    }
   });
 
   test('tokens of probability 0 are never drawn', () => {

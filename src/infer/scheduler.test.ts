@@ -65,6 +65,22 @@ const params: SequenceParams = {
   topLogprobs: 0,
 };
 
+/** One of each setting that shifts or forbids tokens, and none. */
+const shapings: readonly Partial<SequenceParams>[] = [
+  {},
+  {},
+  { minP: 0.3 },
+  { frequencyPenalty: 1.5, presencePenalty: 0.5 },
+  { repetitionPenalty: 1.3 },
+  {
+    logitBias: [
+      [3, 4],
+      [5, -100],
+    ],
+  },
+  { minTokens: 1 },
+];
+
 function request(overrides: Partial<SequenceParams> = {}, length = 20, step = 1, seed = 'prompt'): Request {
   return { promptIds: randomIds(length, 64, seed), step, params: { ...params, ...overrides } };
 }
@@ -122,6 +138,36 @@ test.each([
   expect(scores[0]).not.toEqual(scores[1]);
 });
 
+test('what shifts or forbids tokens changes what is drawn, not the distribution whose logprobs are recorded', async () => {
+  const plain = await runAlone(solo, request({ maxTokens: 40 }));
+  for (const shaping of shapings.filter((settings) => Object.keys(settings).length > 0 && !settings.minTokens)) {
+    const { tokenIds, logprobs } = await runAlone(solo, request({ maxTokens: 40, ...shaping }));
+    expect(tokenIds).not.toEqual(plain.tokenIds);
+    expect((await solo.scheduler.score(tokenIds, 1, 1))!.slice(20)).toEqual(logprobs);
+  }
+  const banned = await runAlone(
+    solo,
+    request({ temperature: 0, maxTokens: 40, frequencyPenalty: 2, presencePenalty: 2 }),
+  );
+  const greedy = await runAlone(solo, request({ temperature: 0, maxTokens: 40 }));
+  const distinct = ({ tokenIds }: Sequence): number => new Set(tokenIds.slice(20)).size;
+  expect(distinct(banned)).toBeGreaterThan(2 * distinct(greedy));
+});
+
+test('neither stop token nor stop string ends a sequence before its minimum length', async () => {
+  const every = Array.from({ length: 64 }, (_, id) => id);
+  const stops = {
+    stopTokenIds: every.slice(0, 32),
+    stopStrings: every.slice(32).map((id) => String.fromCharCode(65 + id)),
+  };
+  const early = await runAlone(solo, request(stops));
+  expect([early.logprobs.length, early.stopCause]).toEqual([1, 'stop']);
+  const late = await runAlone(solo, request({ ...stops, minTokens: 6 }));
+  expect([late.logprobs.length, late.stopCause]).toEqual([6, 'stop']);
+  // Only tokens of stop strings are left before.
+  expect(late.tokenIds.slice(20, 25).every((id) => id >= 32)).toBe(true);
+});
+
 test('greedy takes the most likely token, and reports alternatives of the same row', async () => {
   const sequence = await runAlone(solo, request({ temperature: 0, topLogprobs: 3 }));
   for (const [i, alternatives] of sequence.topLogprobs.entries()) {
@@ -152,6 +198,7 @@ test.each([1, 2, 3, 4])('random schedule %i: joins and leaves at any step change
         seed: rng.uint32(),
         stopTokenIds: [rng.integer(64)],
         stopStrings: rng.integer(3) === 0 ? ['B', 'CD'] : [],
+        ...shapings[rng.integer(shapings.length)],
       },
     };
   });

@@ -6,12 +6,11 @@
  * one never has to be thrown out again.
  */
 import { commonPrefix } from '../core/common-prefix.ts';
-import { ConfigError, DataError } from '../core/errors.ts';
+import { ArtError, ConfigError, DataError, EngineError, messageOf } from '../core/errors.ts';
 import type { BlockTable, KvCache } from './kv-cache.ts';
 import type { ModelRunner, PolicyFeeds } from './model-runner.ts';
 import type { Chunk } from './prefill-pass.ts';
 import type { RowResult } from './row-choice.ts';
-import { chooseToken } from './sampler.ts';
 import type { Policy, Sequence } from './sequence.ts';
 
 export interface SchedulerOptions {
@@ -26,7 +25,7 @@ export interface SchedulerCounters {
   seconds: number;
 }
 
-/** What a step did to one sequence: it has a new token, and may have ended (`sequence.stopCause`). */
+/** What a step did to one sequence: it has a new token, and may have ended (`sequence.stopCause`, or `sequence.failure`). */
 export type StepListener = (sequence: Sequence) => void;
 
 /** `publish` and `score` must not meet a pass in flight; `add` and `abort` may. */
@@ -39,6 +38,7 @@ export class Scheduler {
   #publications = 0;
   /** Carried out between passes: a pass in flight still reads the tables of its sequences. */
   readonly #aborted = new Set<number>();
+  readonly #scratch_V: Float32Array;
   #waiting: Sequence[] = [];
   #running: Sequence[] = [];
 
@@ -46,6 +46,7 @@ export class Scheduler {
     this.#cache = cache;
     this.#runner = runner;
     this.#options = options;
+    this.#scratch_V = new Float32Array(runner.vocabSize);
   }
 
   get runningCount(): number {
@@ -108,7 +109,7 @@ export class Scheduler {
       const { tokenIds, rows: wanted } = chunks[i]!;
       this.counters.prefilledTokens += tokenIds.length;
       this.#advance(sequence, tokenIds.length);
-      if (wanted.length > 0) this.#sample(sequence, rows.shift()!, onToken);
+      if (wanted.length > 0) await this.#sample(sequence, rows.shift()!, onToken);
     }
   }
 
@@ -122,7 +123,7 @@ export class Scheduler {
     const rows = await this.#runner.decode(entries, batch[0]!.policy.feeds);
     for (const [i, sequence] of batch.entries()) {
       this.#advance(sequence, 1);
-      this.#sample(sequence, rows[i]!, onToken);
+      await this.#sample(sequence, rows[i]!, onToken);
     }
   }
 
@@ -248,22 +249,31 @@ export class Scheduler {
     return { table: sequence.table!, start, tokenIds, rows };
   }
 
-  #sample(sequence: Sequence, row: RowResult, onToken: StepListener): void {
+  async #sample(sequence: Sequence, row: RowResult, onToken: StepListener): Promise<void> {
     const known_V = row.logprobs_V?.subarray(0, this.#runner.vocabSize) ?? null;
-    if (sequence.isPlainDraw) sequence.append(row.tokenId, row.logprob, known_V);
-    else {
-      const tokenId = chooseToken(known_V!, sequence.params, sequence.rng);
-      sequence.append(tokenId, known_V![tokenId]!, known_V);
-    }
+    const { tokenId, logprob } = sequence.choose(row, this.#scratch_V);
+    sequence.append(tokenId, logprob, known_V);
+    if (sequence.isConstrained && !sequence.stopCause) await this.#follow(sequence);
     this.counters.sampledTokens++;
-    if (sequence.stopCause) this.#remove(sequence);
+    if (sequence.stopCause || sequence.failure) this.#remove(sequence);
     onToken(sequence);
+  }
+
+  /** What goes wrong in one sequence's constraint ends that sequence alone. */
+  async #follow(sequence: Sequence): Promise<void> {
+    try {
+      await sequence.follow();
+    } catch (cause) {
+      sequence.failure =
+        cause instanceof ArtError ? cause : new EngineError(`constraint: ${messageOf(cause)}`, { cause });
+    }
   }
 
   #remove(sequence: Sequence): void {
     this.#waiting = this.#waiting.filter((candidate) => candidate !== sequence);
     this.#running = this.#running.filter((candidate) => candidate !== sequence);
     if (sequence.table) this.#cache.release(sequence.table);
+    sequence.dispose();
   }
 }
 

@@ -227,14 +227,24 @@ export function decoderLogits(model: DecoderTensors, hidden: Tensor, rows: Tenso
   return softcapped(matmul(chosen, parameter(model, head), { transB: true }), config.logitSoftcap);
 }
 
-/** Log-probabilities over the vocabulary at chosen places, as `decoderLogits`; `inverseTemperatures` is [M, 1]. */
+/** Logits at the temperature, as `decoderLogits`; `inverseTemperatures` is [M, 1]. */
+export function scaledLogits(
+  model: DecoderTensors,
+  hidden: Tensor,
+  rows: Tensor,
+  inverseTemperatures: Tensor,
+): Tensor {
+  return mul(decoderLogits(model, hidden, rows), inverseTemperatures);
+}
+
+/** Log-probabilities over the vocabulary at chosen places: those of `scaledLogits`. */
 export function decoderLogprobs(
   model: DecoderTensors,
   hidden: Tensor,
   rows: Tensor,
   inverseTemperatures: Tensor,
 ): Tensor {
-  return logSoftmax(mul(decoderLogits(model, hidden, rows), inverseTemperatures));
+  return logSoftmax(scaledLogits(model, hidden, rows, inverseTemperatures));
 }
 
 function parameter(model: DecoderTensors, name: string): Tensor {

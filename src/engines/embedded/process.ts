@@ -254,6 +254,11 @@ class EngineProcess {
   /** Turns a sequence's new tokens into events: all at once at its end, or as they come. */
   #report(sequence: Sequence): void {
     const stream = this.#streaming.get(sequence.id);
+    if (stream && sequence.failure) {
+      this.#streaming.delete(sequence.id);
+      this.#events.push([sequence.id, toPlainError(sequence.failure)]);
+      return;
+    }
     if (!stream || (!stream.isStreaming && !sequence.stopCause)) return;
     const { params, logprobs, tokenIds, promptLength } = sequence;
     const event: SampleEvent = {
