@@ -228,12 +228,7 @@ export function decoderLogits(model: DecoderTensors, hidden: Tensor, rows: Tenso
 }
 
 /** Logits at the temperature, as `decoderLogits`; `inverseTemperatures` is [M, 1]. */
-export function scaledLogits(
-  model: DecoderTensors,
-  hidden: Tensor,
-  rows: Tensor,
-  inverseTemperatures: Tensor,
-): Tensor {
+export function scaledLogits(model: DecoderTensors, hidden: Tensor, rows: Tensor, inverseTemperatures: Tensor): Tensor {
   return mul(decoderLogits(model, hidden, rows), inverseTemperatures);
 }
 
