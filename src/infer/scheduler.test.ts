@@ -1,105 +1,21 @@
 /** Scheduler, cache and model together on ONNX Runtime: nothing that is served beside a request may change its tokens or logprobs. */
 import { beforeAll, describe, expect, test } from 'vitest';
-import { randomAdapter, randomIds, randomParameters, tinyConfig, weightFeeds } from '../../test/tiny-model.ts';
+import {
+  adapterFeeds,
+  createHarness,
+  finish,
+  type Harness,
+  outcome,
+  params,
+  type Request,
+  request,
+  runAlone,
+  shapings,
+} from '../../test/scheduler-harness.ts';
+import { randomIds, tinyConfig } from '../../test/tiny-model.ts';
 import { ConfigError, DataError } from '../core/errors.ts';
 import { createRng } from '../core/rng.ts';
-import type { DecoderConfig } from '../formats/hf-config.ts';
-import { createOrtRuntime } from '../graph/runtime-ort.ts';
-import { loraSpec } from '../nn/lora.ts';
-import { KvCache } from './kv-cache.ts';
-import { ModelRunner, type PolicyFeeds } from './model-runner.ts';
-import type { SequenceParams } from './sampling-params.ts';
-import { Scheduler, type SchedulerOptions } from './scheduler.ts';
-import { Sequence } from './sequence.ts';
-
-const ort = await createOrtRuntime({ threads: 1 });
-const lora = loraSpec({ rank: 2, alpha: 4 }, tinyConfig());
-
-interface Harness {
-  readonly scheduler: Scheduler;
-  readonly cache: KvCache;
-  readonly start: (request: Request) => Sequence;
-}
-
-interface Request {
-  readonly promptIds: readonly number[];
-  readonly step: number;
-  readonly params: SequenceParams;
-}
-
-async function createHarness(
-  options: Partial<SchedulerOptions> & { cacheTokens?: number; config?: DecoderConfig; vocabSize?: number } = {},
-): Promise<Harness> {
-  const { cacheTokens = 2000, config = tinyConfig(), vocabSize = config.vocabSize, ...rest } = options;
-  const cache = new KvCache(config, cacheTokens);
-  const runner = await ModelRunner.create(config, cache, ort, { lora, baked: randomParameters(config, 1), vocabSize });
-  const limits = { maxRunning: 64, maxPrefillTokens: 256, ...rest };
-  const scheduler = new Scheduler(cache, runner, limits);
-  scheduler.publish(1, adapterFeeds(config, 1), 2);
-  scheduler.publish(2, adapterFeeds(config, 2), 2);
-  let lastId = 0;
-  const decoder = { push: (id: number) => String.fromCharCode(65 + id), flush: () => '' };
-  const start = ({ promptIds, step, params }: Request): Sequence => {
-    const sequence = new Sequence(++lastId, promptIds, params, scheduler.policy(step), {
-      maxPositions: config.maxPositions,
-      createDecoder: () => decoder,
-    });
-    scheduler.add(sequence);
-    return sequence;
-  };
-  return { scheduler, cache, start };
-}
-
-function adapterFeeds(config: DecoderConfig, seed: number): PolicyFeeds {
-  return weightFeeds(randomAdapter(config, lora, seed));
-}
-
-const params: SequenceParams = {
-  maxTokens: 12,
-  temperature: 1,
-  topP: 1,
-  topK: 0,
-  seed: 1,
-  stopTokenIds: [],
-  stopStrings: [],
-  topLogprobs: 0,
-};
-
-/** One of each setting that shifts or forbids tokens, and none. */
-const shapings: readonly Partial<SequenceParams>[] = [
-  {},
-  {},
-  { minP: 0.3 },
-  { frequencyPenalty: 1.5, presencePenalty: 0.5 },
-  { repetitionPenalty: 1.3 },
-  {
-    logitBias: [
-      [3, 4],
-      [5, -100],
-    ],
-  },
-  { minTokens: 1 },
-];
-
-function request(overrides: Partial<SequenceParams> = {}, length = 20, step = 1, seed = 'prompt'): Request {
-  return { promptIds: randomIds(length, 64, seed), step, params: { ...params, ...overrides } };
-}
-
-async function finish({ scheduler }: Harness): Promise<void> {
-  for (let passes = 0; await scheduler.step(() => undefined); passes++) expect(passes).toBeLessThan(2000);
-}
-
-/** What a request gives: its tokens and logprobs, exactly. */
-const outcome = ({ tokenIds, logprobs, stopCause }: Sequence) => ({ tokenIds, logprobs, stopCause });
-
-/** As if it were the only request that ever ran: weights are published anew, so that no cache is reused. */
-async function runAlone(harness: Harness, one: Request, config = tinyConfig()): Promise<Sequence> {
-  harness.scheduler.publish(one.step, adapterFeeds(config, one.step), 2);
-  const sequence = harness.start(one);
-  await finish(harness);
-  expect(sequence.cachedTokens).toBe(0);
-  return sequence;
-}
+import type { Sequence } from './sequence.ts';
 
 let solo: Harness;
 beforeAll(async () => {
@@ -136,36 +52,6 @@ test.each([
   }
   const scores = await Promise.all([1, 2].map((step) => harness.scheduler.score(randomIds(5, 64, 'a'), 1, step)));
   expect(scores[0]).not.toEqual(scores[1]);
-});
-
-test('what shifts or forbids tokens changes what is drawn, not the distribution whose logprobs are recorded', async () => {
-  const plain = await runAlone(solo, request({ maxTokens: 40 }));
-  for (const shaping of shapings.filter((settings) => Object.keys(settings).length > 0 && !settings.minTokens)) {
-    const { tokenIds, logprobs } = await runAlone(solo, request({ maxTokens: 40, ...shaping }));
-    expect(tokenIds).not.toEqual(plain.tokenIds);
-    expect((await solo.scheduler.score(tokenIds, 1, 1))!.slice(20)).toEqual(logprobs);
-  }
-  const banned = await runAlone(
-    solo,
-    request({ temperature: 0, maxTokens: 40, frequencyPenalty: 2, presencePenalty: 2 }),
-  );
-  const greedy = await runAlone(solo, request({ temperature: 0, maxTokens: 40 }));
-  const distinct = ({ tokenIds }: Sequence): number => new Set(tokenIds.slice(20)).size;
-  expect(distinct(banned)).toBeGreaterThan(2 * distinct(greedy));
-});
-
-test('neither stop token nor stop string ends a sequence before its minimum length', async () => {
-  const every = Array.from({ length: 64 }, (_, id) => id);
-  const stops = {
-    stopTokenIds: every.slice(0, 32),
-    stopStrings: every.slice(32).map((id) => String.fromCharCode(65 + id)),
-  };
-  const early = await runAlone(solo, request(stops));
-  expect([early.logprobs.length, early.stopCause]).toEqual([1, 'stop']);
-  const late = await runAlone(solo, request({ ...stops, minTokens: 6 }));
-  expect([late.logprobs.length, late.stopCause]).toEqual([6, 'stop']);
-  // Only tokens of stop strings are left before.
-  expect(late.tokenIds.slice(20, 25).every((id) => id >= 32)).toBe(true);
 });
 
 test('greedy takes the most likely token, and reports alternatives of the same row', async () => {
