@@ -28,6 +28,8 @@ export interface ReplyMessage {
 export interface FinishedChoice extends Required<SampledTokens> {
   readonly index: number;
   readonly finishReason: 'stop' | 'length' | 'tool_calls';
+  /** The stop string that ended it; it is not part of the message. */
+  readonly stopString: string | null;
   readonly policyStep: number;
   /** Prompt tokens found in the cache. */
   readonly cachedTokens: number;
@@ -90,6 +92,7 @@ export class SampledChoice implements SampledTokens {
     return {
       index: this.index,
       finishReason: event.reason,
+      stopString: this.#replyText.stopString,
       policyStep: event.policyStep,
       cachedTokens: event.cachedTokens,
       message: { content: this.#content, reasoning: null, toolCalls: [] },

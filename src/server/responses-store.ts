@@ -8,13 +8,17 @@ export interface StoredResponse {
   readonly messages: readonly KnownMessage[];
 }
 
-export interface ResponseStore {
-  put(rolloutId: string | null, stored: StoredResponse): void;
-  /** A response is known to the rollout that made it alone. */
-  get(rolloutId: string | null, responseId: string): StoredResponse | undefined;
-  findItem(rolloutId: string | null, responseId: string, itemId: string): OutputItem | undefined;
+/** What one owner stored; nobody else finds it. */
+export interface OwnResponses {
+  put(stored: StoredResponse): void;
+  get(responseId: string): StoredResponse | undefined;
+  findItem(responseId: string, itemId: string): OutputItem | undefined;
   /** Whether there was one. */
-  delete(rolloutId: string | null, responseId: string): boolean;
+  delete(responseId: string): boolean;
+}
+
+export interface ResponseStore {
+  of(owner: string): OwnResponses;
 }
 
 /**
@@ -24,29 +28,31 @@ export interface ResponseStore {
 export function createResponseStore(maxCharacters: number = 2 ** 26): ResponseStore {
   const entries = new Map<string, { readonly stored: StoredResponse; readonly size: number }>();
   let characters = 0;
-  const keyOf = (rolloutId: string | null, responseId: string): string => `${responseId} ${rolloutId ?? ''}`;
-  const get = (rolloutId: string | null, responseId: string): StoredResponse | undefined =>
-    entries.get(keyOf(rolloutId, responseId))?.stored;
   const remove = (key: string): boolean => {
     characters -= entries.get(key)?.size ?? 0;
     return entries.delete(key);
   };
+  const put = (key: string, stored: StoredResponse): void => {
+    const size = sizeOf(stored);
+    remove(key);
+    entries.set(key, { stored, size });
+    characters += size;
+    for (const oldest of entries.keys()) {
+      if (characters <= maxCharacters || oldest === key) break;
+      remove(oldest);
+    }
+  };
   return {
-    put: (rolloutId, stored) => {
-      const size = sizeOf(stored);
-      const key = keyOf(rolloutId, stored.response.id);
-      remove(key);
-      entries.set(key, { stored, size });
-      characters += size;
-      for (const oldest of entries.keys()) {
-        if (characters <= maxCharacters || oldest === key) break;
-        remove(oldest);
-      }
+    of: (owner) => {
+      const keyOf = (responseId: string): string => JSON.stringify([owner, responseId]);
+      const get = (responseId: string): StoredResponse | undefined => entries.get(keyOf(responseId))?.stored;
+      return {
+        get,
+        put: (stored) => put(keyOf(stored.response.id), stored),
+        findItem: (responseId, itemId) => get(responseId)?.response.output.find((item) => item.id === itemId),
+        delete: (responseId) => remove(keyOf(responseId)),
+      };
     },
-    get,
-    findItem: (rolloutId, responseId, itemId) =>
-      get(rolloutId, responseId)?.response.output.find((item) => item.id === itemId),
-    delete: (rolloutId, responseId) => remove(keyOf(rolloutId, responseId)),
   };
 }
 

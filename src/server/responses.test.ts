@@ -8,6 +8,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 import type { ScriptedEngineOptions } from '../testing/index.ts';
 import { createApp } from './app.ts';
 import { type RunningServer, startServer } from './listen.ts';
+import { createResponseStore, type StoredResponse } from './responses-store.ts';
 import { createScriptedModel, type ScriptedModel } from './testing-model.ts';
 
 const servers: RunningServer[] = [];
@@ -242,6 +243,18 @@ describe('stored responses', () => {
     const dropped = await client.responses.create({ ...ask, store: false });
     const next = client.responses.create({ ...ask, previous_response_id: dropped.id });
     await expect(next).rejects.toMatchObject({ status: 404, code: 'previous_response_not_found' });
+  });
+
+  test('are dropped, the oldest first, when all together are too long', () => {
+    const store = createResponseStore(3000);
+    const own = store.of('a');
+    const put = (id: string): void => {
+      const response = { id, output: [] } as unknown as StoredResponse['response'];
+      own.put({ response, messages: [{ message: { role: 'user', content: 'x'.repeat(1000) }, completionId: null }] });
+    };
+    for (const id of ['resp_1', 'resp_2', 'resp_3']) put(id);
+    expect(['resp_1', 'resp_2', 'resp_3'].map((id) => own.get(id) !== undefined)).toEqual([false, true, true]);
+    expect(store.of('b').get('resp_3')).toBeUndefined();
   });
 
   test('are unknown to other rollouts', async () => {

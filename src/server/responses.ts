@@ -7,11 +7,12 @@ import { refuse } from '../wire/errors.ts';
 import { toSampling } from '../wire/inference-fields.ts';
 import { parseResponsesRequest, type ResponsesRequest } from '../wire/responses.ts';
 import { type KnownMessage, type ResponseInputItem, responseIdOfItem, toMessages } from '../wire/responses-input.ts';
+import { callerOf } from './caller.ts';
 import { collectGeneration, type GenerationStart, generate, linkAborter } from './generation.ts';
 import { rolloutIdOf, stepHeaders } from './generation-headers.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { readJson } from './read-json.ts';
-import { createResponseStore, type ResponseStore } from './responses-store.ts';
+import { createResponseStore, type OwnResponses, type ResponseStore } from './responses-store.ts';
 import { type ResponsesTurn, ResponseWriter } from './responses-writer.ts';
 import { streamResponse } from './stream-response.ts';
 
@@ -31,11 +32,11 @@ export function registerResponsesRoutes(
 
 async function createResponse(c: Context, lookup: ModelLookup, store: ResponseStore): Promise<Response> {
   const request = parseResponsesRequest(await readJson(c, maxBodyBytes));
-  const rolloutId = rolloutIdOf(c);
-  const turn = createTurn(request, rolloutId, store);
-  if (request.isStreaming) return await answerStream(c, lookup, turn, store);
+  const own = store.of(ownerOf(c));
+  const turn = createTurn(request, rolloutIdOf(c), own);
+  if (request.isStreaming) return await answerStream(c, lookup, turn, own);
   const writer = await collect(c, lookup, turn);
-  if (request.isStored) store.put(rolloutId, writer.stored());
+  if (request.isStored) own.put(writer.stored());
   const headers = { 'content-type': 'application/json', ...stepHeaders(writer.start, writer.policyStep) };
   return c.body(JSON.stringify(writer.response()), 200, headers);
 }
@@ -51,11 +52,11 @@ async function collect(c: Context, lookup: ModelLookup, turn: ResponsesTurn): Pr
   return writer;
 }
 
-function createTurn(request: ResponsesRequest, rolloutId: string | null, store: ResponseStore): ResponsesTurn {
+function createTurn(request: ResponsesRequest, rolloutId: string | null, own: OwnResponses): ResponsesTurn {
   const { wire } = request;
   const history = [
-    ...previousMessages(wire.previous_response_id ?? null, rolloutId, store),
-    ...toMessages(resolveReferences(request.items, rolloutId, store)),
+    ...previousMessages(wire.previous_response_id ?? null, own),
+    ...toMessages(resolveReferences(request.items, own)),
   ];
   const instructions: readonly KnownMessage[] =
     wire.instructions == null ? [] : [{ message: systemMessage(wire.instructions), completionId: null }];
@@ -87,13 +88,9 @@ function systemMessage(content: string): PlainMessage {
   return { role: 'system', content };
 }
 
-function previousMessages(
-  responseId: string | null,
-  rolloutId: string | null,
-  store: ResponseStore,
-): readonly KnownMessage[] {
+function previousMessages(responseId: string | null, own: OwnResponses): readonly KnownMessage[] {
   if (responseId === null) return [];
-  const previous = store.get(rolloutId, responseId);
+  const previous = own.get(responseId);
   if (previous !== undefined) return previous.messages;
   throw refuse(
     404,
@@ -104,15 +101,11 @@ function previousMessages(
 }
 
 /** Replaces references by the items that they name. */
-function resolveReferences(
-  items: readonly ResponseInputItem[],
-  rolloutId: string | null,
-  store: ResponseStore,
-): readonly ResponseInputItem[] {
+function resolveReferences(items: readonly ResponseInputItem[], own: OwnResponses): readonly ResponseInputItem[] {
   return items.map((item) => {
     if (item.type !== 'item_reference') return item;
     const responseId = responseIdOfItem(item.id);
-    const found = responseId === null ? undefined : store.findItem(rolloutId, responseId, item.id);
+    const found = responseId === null ? undefined : own.findItem(responseId, item.id);
     if (found === undefined) throw refuse(404, 'item_not_found', notStored('input', item.id), 'input');
     return found as ResponseInputItem;
   });
@@ -126,7 +119,7 @@ async function answerStream(
   c: Context,
   lookup: ModelLookup,
   turn: ResponsesTurn,
-  store: ResponseStore,
+  own: OwnResponses,
 ): Promise<Response> {
   const aborter = linkAborter(c.req.raw.signal);
   const headers: Record<string, string> = {};
@@ -136,14 +129,14 @@ async function answerStream(
   };
   const writer = new ResponseWriter(turn);
   const onEnd = (): void => {
-    if (turn.request.isStored) store.put(turn.generation.rolloutId, writer.stored());
+    if (turn.request.isStored) own.put(writer.stored());
   };
   const events = writer.stream(generate(lookup, turn.generation, aborter.signal), onStart, onEnd);
   return await streamResponse(c, events, headers, () => aborter.abort());
 }
 
 function getResponse(c: Context, store: ResponseStore): Response {
-  const stored = store.get(rolloutIdOf(c), responseIdOf(c));
+  const stored = store.of(ownerOf(c)).get(responseIdOf(c));
   if (c.req.query('stream') === 'true') {
     throw refuse(400, 'unsupported_parameter', 'stream: not supported for stored responses, got true', 'stream');
   }
@@ -153,8 +146,14 @@ function getResponse(c: Context, store: ResponseStore): Response {
 
 function deleteResponse(c: Context, store: ResponseStore): Response {
   const id = responseIdOf(c);
-  if (!store.delete(rolloutIdOf(c), id)) throw unknownResponse(id);
+  if (!store.of(ownerOf(c)).delete(id)) throw unknownResponse(id);
   return c.json({ id, object: 'response', deleted: true });
+}
+
+/** Whose responses a call may read: those of the same key and the same rollout. */
+function ownerOf(c: Context): string {
+  const caller = callerOf(c);
+  return `${caller.kind === 'key' ? caller.id : ''} ${rolloutIdOf(c) ?? ''}`;
 }
 
 function responseIdOf(c: Context): string {

@@ -22,6 +22,12 @@ export const routeScopes: readonly Row[] = [
     scope: 'open',
     why: 'what every copy of this package says',
   },
+  {
+    methods: ['DELETE'],
+    path: /^(\/rollouts\/[^/]+)?\/v1\/responses\/[^/]+$/,
+    scope: 'infer',
+    why: 'forgets what the same caller had kept in memory',
+  },
   { methods: ['DELETE'], path: /^\//, scope: 'admin', why: 'destroys' },
   {
     methods: 'any',

@@ -50,11 +50,16 @@ export class ReplyText {
   readonly #options: ReplyTextOptions;
   readonly #decoder: StreamDecoder;
   #held = '';
-  #isCut = false;
+  #stop: string | null = null;
 
   constructor(options: ReplyTextOptions) {
     this.#options = options;
     this.#decoder = options.tokenizer.createStreamDecoder({ skipSpecial: true });
+  }
+
+  /** The stop string that the text was cut at. */
+  get stopString(): string | null {
+    return this.#stop;
   }
 
   /** The text that these ids add. */
@@ -74,11 +79,11 @@ export class ReplyText {
   #release(text: string, isEnd: boolean): string {
     const { stopStrings } = this.#options;
     this.#held = '';
-    if (this.#isCut || text === '' || stopStrings.length === 0) return this.#isCut ? '' : text;
-    const stop = firstIndexOf(text, stopStrings);
-    if (stop >= 0) {
-      this.#isCut = true;
-      return text.slice(0, stop);
+    if (this.#stop !== null || text === '' || stopStrings.length === 0) return this.#stop !== null ? '' : text;
+    const index = firstIndexOf(text, stopStrings);
+    if (index >= 0) {
+      this.#stop = stopStrings.find((stop) => text.startsWith(stop, index)) ?? null;
+      return text.slice(0, index);
     }
     if (isEnd) return text;
     const open = text.length - openLength(text, stopStrings);
