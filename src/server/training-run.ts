@@ -9,6 +9,7 @@ import type { SupervisedEngine } from '../engines/supervised-engine.ts';
 import { refuse, refuseBusy } from '../wire/errors.ts';
 import type { NewEvent } from '../wire/events.ts';
 import type { JobKind, WireJob } from '../wire/jobs.ts';
+import type { SftRequest } from '../wire/sft.ts';
 import type { LogRequest, ModelInfo, TrainRequest, TrainResult } from '../wire/training.ts';
 import { toModelInfo } from '../wire/training-names.ts';
 import { type CheckpointStore, isLastPart, type StoredCheckpoint } from './checkpoints.ts';
@@ -27,6 +28,7 @@ import type { LoadedPolicy, PolicyLoader } from './policy-loader.ts';
 import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
 import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
+import { prepareSft } from './sft-job.ts';
 import { metricsOf, resultOf, rowsOf } from './step-result.ts';
 import { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { changedMetric, type PreparedJob, prepareTraining } from './training-job.ts';
@@ -126,6 +128,11 @@ export class TrainingRun {
    */
   train(request: TrainRequest): TrainJob {
     return this.#submit('train', request, (sha256) => prepareTraining(request, sha256, this.#options));
+  }
+
+  /** As `train`, on conversations; with `checkpoint_every` it makes several steps, and one that was cut off goes on after the last of them. */
+  sft(request: SftRequest): TrainJob {
+    return this.#submit('sft', request, (sha256) => prepareSft(request, sha256, this.#options));
   }
 
   /** A job that this process knows or whose checkpoint is there. */
