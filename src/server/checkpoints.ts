@@ -10,33 +10,11 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { CheckpointError, messageOf, StorageError } from '../core/errors.ts';
 import { formatJson, isMissing, readJsonFile, toStorageError } from '../formats/atomic-files.ts';
-import { jobKinds } from '../wire/jobs.ts';
+import { type CheckpointManifest, checkpointManifest, isLastPart } from './checkpoint-manifest.ts';
+import { openRemovedCheckpoints, type RemovalReason } from './removed-checkpoints.ts';
 
 const manifestName = 'checkpoint.json';
 const temporaryPrefix = '.tmp-';
-const row = z.record(z.string(), z.union([z.number(), z.string()]));
-
-const checkpointManifest = z.strictObject({
-  formatVersion: z.literal(1),
-  step: z.int().min(0),
-  /** Null for step 0. */
-  parentStep: z.int().min(0).nullable(),
-  baseModelSha256: z.string(),
-  packageVersion: z.string(),
-  /** Of the `train` call that made it; null for step 0. */
-  idempotencyKey: z.string().nullable(),
-  /** The call that made it, which may make several; older checkpoints are the only one of a `train` call. */
-  request: z
-    .strictObject({ kind: z.enum(jobKinds), sha256: z.string(), part: z.int().min(0), parts: z.int().min(1) })
-    .optional(),
-  config: z.record(z.string(), z.unknown()).nullable(),
-  /** Rows of this step in history.jsonl and timings.jsonl; none for step 0. */
-  history: z.array(row),
-  timings: z.array(row),
-  files: z.record(z.string(), z.strictObject({ bytes: z.int(), sha256: z.string() })),
-});
-export type CheckpointManifest = z.infer<typeof checkpointManifest>;
-
 export interface StoredCheckpoint {
   readonly directory: string;
   readonly manifest: CheckpointManifest;
@@ -46,17 +24,25 @@ export interface CheckpointStore {
   /** All checkpoints, by ascending step. */
   readonly list: () => readonly StoredCheckpoint[];
   readonly newest: () => StoredCheckpoint | undefined;
-  /** The last checkpoint of a call that is done. */
+  /** The last checkpoint of a call that is done; its folder may be gone. */
   readonly findByKey: (idempotencyKey: string) => StoredCheckpoint | undefined;
   /** What a call has made so far, done or not, in order. */
   readonly partsByKey: (idempotencyKey: string) => readonly StoredCheckpoint[];
-  /** The number of the step to come. */
+  /** The number of the step to come: no step that ever was has it. */
   readonly nextStep: () => number;
   /** Commits a checkpoint whose engine files `fill` writes into the folder it is given. */
   readonly commit: (
     manifest: Omit<CheckpointManifest, 'formatVersion' | 'files'>,
     fill: (directory: string) => Promise<void>,
   ) => Promise<StoredCheckpoint>;
+  /** Gives up checkpoints, newest first, so that being cut off leaves a run at a step between; `discard` moves or deletes a folder. */
+  readonly remove: (
+    steps: readonly number[],
+    reason: RemovalReason,
+    discard: (checkpoint: StoredCheckpoint) => Promise<void>,
+  ) => Promise<void>;
+  /** Reads the folder again, e.g. after a checkpoint was put back. Throws CheckpointError as opening does. */
+  readonly refresh: () => Promise<void>;
 }
 
 /**
@@ -65,13 +51,54 @@ export interface CheckpointStore {
  */
 export async function openCheckpoints(directory: string): Promise<CheckpointStore> {
   await mkdir(directory, { recursive: true });
-  const stored: StoredCheckpoint[] = [];
-  const steps: number[] = [];
   for (const name of await readdir(directory)) {
     if (name.startsWith(temporaryPrefix)) await rm(join(directory, name), { recursive: true, force: true });
-    else if (/^\d{4,}$/.test(name)) steps.push(Number(name));
   }
-  steps.sort((a, b) => a - b);
+  const removed = await openRemovedCheckpoints(directory);
+  let stored = await readStored(directory);
+  /** With those whose training lives on in later steps. */
+  const byKey = (key: string): StoredCheckpoint[] => {
+    const present = stored.filter(({ manifest }) => manifest.idempotencyKey === key);
+    const isPresent = (step: number): boolean => present.some(({ manifest }) => manifest.step === step);
+    const gone = removed.list().flatMap(({ manifest, reason }) => {
+      if (manifest.idempotencyKey !== key || reason === 'rolledBack' || isPresent(manifest.step)) return [];
+      return [{ directory: join(directory, folderName(manifest.step)), manifest }];
+    });
+    return [...gone, ...present].sort((a, b) => a.manifest.step - b.manifest.step);
+  };
+  return {
+    list: () => stored,
+    newest: () => stored.at(-1),
+    findByKey: (key) => byKey(key).find(({ manifest }) => isLastPart(manifest)),
+    partsByKey: byKey,
+    nextStep: () => {
+      const gone = removed.list().map(({ manifest }) => manifest.step);
+      return gone.reduce((highest, step) => Math.max(highest, step), stored.at(-1)?.manifest.step ?? -1) + 1;
+    },
+    commit: async (manifest, fill) => {
+      const checkpoint = await writeCheckpoint(directory, manifest, fill);
+      stored.push(checkpoint);
+      return checkpoint;
+    },
+    remove: async (steps, reason, discard) => {
+      const chosen = stored.filter(({ manifest }) => steps.includes(manifest.step)).reverse();
+      for (const checkpoint of chosen) {
+        await removed.add(checkpoint.manifest, reason);
+        await discard(checkpoint);
+        stored = stored.filter((other) => other !== checkpoint);
+      }
+    },
+    refresh: async () => {
+      stored = await readStored(directory);
+    },
+  };
+}
+
+/** Every checkpoint of a folder by ascending step, the newest verified. */
+async function readStored(directory: string): Promise<StoredCheckpoint[]> {
+  const stored: StoredCheckpoint[] = [];
+  const names = (await readdir(directory)).filter((name) => /^\d{4,}$/.test(name));
+  const steps = names.map(Number).sort((a, b) => a - b);
   for (const step of steps) {
     const path = join(directory, folderName(step));
     try {
@@ -82,18 +109,7 @@ export async function openCheckpoints(directory: string): Promise<CheckpointStor
       throw await withNewestIntact(error, directory, path, steps);
     }
   }
-  return {
-    list: () => stored,
-    newest: () => stored.at(-1),
-    findByKey: (key) => stored.find(({ manifest }) => manifest.idempotencyKey === key && isLastPart(manifest)),
-    partsByKey: (key) => stored.filter(({ manifest }) => manifest.idempotencyKey === key),
-    nextStep: () => (stored.at(-1)?.manifest.step ?? -1) + 1,
-    commit: async (manifest, fill) => {
-      const checkpoint = await writeCheckpoint(directory, manifest, fill);
-      stored.push(checkpoint);
-      return checkpoint;
-    },
-  };
+  return stored;
 }
 
 /**
@@ -115,11 +131,6 @@ export async function readCheckpoint(directory: string, step: number | 'newest')
   const checkpoint = { directory: path, manifest: await readManifest(path, wanted) };
   await verifyCheckpoint(checkpoint);
   return checkpoint;
-}
-
-/** Whether the call that made it is done with it. */
-export function isLastPart({ request }: CheckpointManifest): boolean {
-  return request === undefined || request.part === request.parts - 1;
 }
 
 /** Compares size and SHA-256 of every file with the manifest. Throws CheckpointError naming the first that differs. */

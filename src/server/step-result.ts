@@ -1,7 +1,8 @@
 /** What a training step's checkpoint says about it. Layer 5. From the checkpoint alone, so that it is the same at any later time. */
 import { createHash } from 'node:crypto';
 import type { TrainResult } from '../wire/training.ts';
-import type { CheckpointManifest, StoredCheckpoint } from './checkpoints.ts';
+import type { CheckpointManifest } from './checkpoint-manifest.ts';
+import type { StoredCheckpoint } from './checkpoints.ts';
 import type { MetricRows } from './metric-files.ts';
 import type { Metrics } from './train-metrics.ts';
 

@@ -12,7 +12,8 @@ import type { JobKind, WireJob } from '../wire/jobs.ts';
 import type { SftRequest } from '../wire/sft.ts';
 import type { LogRequest, ModelInfo, TrainRequest, TrainResult } from '../wire/training.ts';
 import { toModelInfo } from '../wire/training-names.ts';
-import { type CheckpointStore, isLastPart, type StoredCheckpoint } from './checkpoints.ts';
+import { isLastPart } from './checkpoint-manifest.ts';
+import type { CheckpointStore, StoredCheckpoint } from './checkpoints.ts';
 import {
   cancelledError,
   createJobBook,
@@ -157,6 +158,27 @@ export class TrainingRun {
   /** Stops a job between two engine calls and undoes its step; false if it has ended. */
   cancelJob(id: string): boolean {
     return this.#jobs.cancel(id);
+  }
+
+  /** Checkpoints may be given up or put back here, between two steps; what is the newest afterwards is loaded and served. */
+  async changeCheckpoints<T>(work: (checkpoints: CheckpointStore) => Promise<T>): Promise<T> {
+    return this.#trainQueue(async () => {
+      if (this.#closing.signal.aborted) throw closingError();
+      const { checkpoints } = this.#options;
+      try {
+        return await work(checkpoints);
+      } finally {
+        await this.#serveNewest(checkpoints.newest()?.manifest.step ?? this.#step);
+      }
+    });
+  }
+
+  get checkpoints(): CheckpointStore {
+    return this.#options.checkpoints;
+  }
+
+  get metricFiles(): MetricFiles {
+    return this.#options.metricFiles;
   }
 
   /** Training jobs that wait or run. */
@@ -326,6 +348,15 @@ export class TrainingRun {
   async #restore(engine: Engine): Promise<void> {
     this.#servedLogprobs = (await this.#options.policies.restore(engine)).servedLogprobs;
     this.#aheadEngine = null;
+  }
+
+  async #serveNewest(step: number): Promise<void> {
+    if (step === this.#step) return;
+    const fromStep = this.#step;
+    this.#step = step;
+    this.#isEngineAhead = true;
+    await this.#restore();
+    this.#onEvent({ type: 'model.rolled_back', data: { model: this.model.name, from_step: fromStep, step } });
   }
 
   #announce({ manifest }: StoredCheckpoint): void {

@@ -59,7 +59,7 @@ export function toHttpError(error: unknown): HttpError {
   }
   const status = row.status(error);
   const headers: Record<string, string> = {};
-  if (status === 503 || status === 429) headers['retry-after'] = String(retryAfterSeconds(error));
+  if (status === 503 || status === 429) headers['retry-after'] = '1';
   const allow = detail(error, 'allow');
   if (allow !== null) headers.allow = allow;
   const wwwAuthenticate = detail(error, 'wwwAuthenticate');
@@ -76,7 +76,8 @@ export function refuse(status: number, code: string, message: string, param: str
 
 /** A bounded queue is full. `retryAfterSeconds` becomes the header, as whole seconds from 1 to 60. */
 export function refuseBusy(code: string, message: string, retryAfterSeconds: number): ApiError {
-  return new ApiError(message, 429, { details: { code, param: null, retryAfterSeconds } });
+  const seconds = Math.min(60, Math.max(1, Math.ceil(retryAfterSeconds)));
+  return new ApiError(message, 429, { details: { code, param: null, retryAfter: String(seconds) } });
 }
 
 /** Parses what came over the wire; throws ApiError 400 that names the field, the rule and the value got. */
@@ -195,11 +196,6 @@ function extraBody(error: unknown): Readonly<Record<string, unknown>> {
 function detail(error: unknown, key: string): string | null {
   const value = (error as { details?: Readonly<Record<string, unknown>> } | null)?.details?.[key];
   return typeof value === 'string' ? value : null;
-}
-
-function retryAfterSeconds(error: unknown): number {
-  const seconds = (error as { details?: Readonly<Record<string, unknown>> } | null)?.details?.retryAfterSeconds;
-  return typeof seconds === 'number' && seconds > 0 ? Math.min(60, Math.ceil(seconds)) : 1;
 }
 
 function isRetryable(error: unknown): boolean {

@@ -161,6 +161,16 @@ export const logRequest = z.strictObject({
 });
 export type LogRequest = z.infer<typeof logRequest>;
 
+/** Its answer. */
+export const logResponse = z.object({ step: z.int() });
+
+/** `GET /api/models`. */
+export const modelList = z.object({ models: z.array(modelInfo) });
+
 /** `GET /api/models/{name}/history`: rows as in history.jsonl, oldest first. */
-export const historyResponse = z.object({ rows: z.array(z.record(z.string(), z.union([z.number(), z.string()]))) });
+export const historyResponse = z.object({
+  rows: z.array(z.record(z.string(), z.union([z.number(), z.string()]))),
+  /** `offset` of the next page; null at the end. */
+  next_offset: z.int().nullable(),
+});
 export type HistoryResponse = z.infer<typeof historyResponse>;

@@ -1,0 +1,31 @@
+/** `checkpoint.json`: what a checkpoint is, what made it, and what its files must be. Layer 5. */
+import { z } from 'zod';
+import { jobKinds } from '../wire/jobs.ts';
+
+const row = z.record(z.string(), z.union([z.number(), z.string()]));
+
+export const checkpointManifest = z.strictObject({
+  formatVersion: z.literal(1),
+  step: z.int().min(0),
+  /** Null for step 0. */
+  parentStep: z.int().min(0).nullable(),
+  baseModelSha256: z.string(),
+  packageVersion: z.string(),
+  /** Of the `train` call that made it; null for step 0. */
+  idempotencyKey: z.string().nullable(),
+  /** The call that made it, which may make several; older checkpoints are the only one of a `train` call. */
+  request: z
+    .strictObject({ kind: z.enum(jobKinds), sha256: z.string(), part: z.int().min(0), parts: z.int().min(1) })
+    .optional(),
+  config: z.record(z.string(), z.unknown()).nullable(),
+  /** Rows of this step in history.jsonl and timings.jsonl; none for step 0. */
+  history: z.array(row),
+  timings: z.array(row),
+  files: z.record(z.string(), z.strictObject({ bytes: z.int(), sha256: z.string() })),
+});
+export type CheckpointManifest = z.infer<typeof checkpointManifest>;
+
+/** Whether the call that made it is done with it. */
+export function isLastPart({ request }: CheckpointManifest): boolean {
+  return request === undefined || request.part === request.parts - 1;
+}
