@@ -354,8 +354,10 @@ export class TrainingRun {
     if (step === this.#step) return;
     const fromStep = this.#step;
     this.#step = step;
-    this.#isEngineAhead = true;
-    await this.#restore();
+    const { signal } = this.#closing;
+    const engine = await this.#options.engine.session({ limitMs: restartLimitMs, signal });
+    this.#aheadEngine = engine;
+    await this.#restore(engine);
     this.#onEvent({ type: 'model.rolled_back', data: { model: this.model.name, from_step: fromStep, step } });
   }
 
