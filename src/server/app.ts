@@ -2,8 +2,10 @@
 import { type Context, Hono } from 'hono';
 import type { ContentfulStatusCode } from 'hono/utils/http-status';
 import { ApiError } from '../core/errors.ts';
+import { toAnthropicError } from '../wire/anthropic-output.ts';
 import { refuse, toHttpError } from '../wire/errors.ts';
 import { handleChatCompletion } from './chat-completions.ts';
+import { isMessagesPath, registerMessagesRoutes } from './messages.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { handleHealth, handleModel, handleModels } from './models-route.ts';
 import { registerResponsesRoutes } from './responses.ts';
@@ -26,7 +28,9 @@ export function createApp(options: AppOptions): Hono {
   const app = new Hono();
   const onInternalError = options.onInternalError ?? ((error: unknown): void => console.error(error));
   const answerError = (c: Context, error: unknown): Response => {
-    const { status, body, headers, isInternal } = toHttpError(error);
+    const { status, body, headers, isInternal } = isMessagesPath(c.req.path)
+      ? toAnthropicError(error)
+      : toHttpError(error);
     if (isInternal) onInternalError(error);
     return c.json(body, status as ContentfulStatusCode, { ...headers });
   };
@@ -39,6 +43,7 @@ export function createApp(options: AppOptions): Hono {
     app.get(`${base}/models/:id`, (c) => handleModel(c, options, c.req.param('id') ?? ''));
     app.post(`${base}/chat/completions`, (c) => handleChatCompletion(c, options));
     registerResponsesRoutes(app, base, options, responses);
+    registerMessagesRoutes(app, base, options);
   }
   options.registerRoutes?.(app);
   app.onError((error, c) => answerError(c, error));

@@ -46,6 +46,8 @@ export type ConversationCounters = { [K in Prompt['origin']]: number };
 
 export interface Conversations {
   createPrompt(query: PromptQuery): Prompt;
+  /** The same prompt for one who only looks at it: not counted. */
+  previewPrompt(query: PromptQuery): Prompt;
   /** Remembers a turn: `message` is what the client got. */
   record(prompt: Prompt, message: PlainMessage, record: CompletionRecord): void;
   readonly counters: Readonly<ConversationCounters>;
@@ -87,21 +89,24 @@ export function createConversations(options: ConversationsOptions): Conversation
     return encoded;
   };
   const encodeWhole = (text: string): Encoded => ({ text, ids: tokenizer.encode(text) });
+  const buildPrompt = (query: PromptQuery): Prompt => {
+    const keys = historyKeys(query);
+    const key = keys.at(-1) ?? '';
+    if (!query.messages.some((message) => message.role === 'assistant')) {
+      return { ...encodeFirst(query, key), origin: 'started', key };
+    }
+    const text = render(query);
+    const ids = continueLongest(query, keys, text, options, turns);
+    if (ids === null) return { ...encodeWhole(text), origin: 'rerendered', key };
+    return { text, ids, origin: 'continued', key };
+  };
   return {
     counters,
+    previewPrompt: buildPrompt,
     createPrompt: (query) => {
-      const { messages } = query;
-      const keys = historyKeys(query);
-      const key = keys.at(-1) ?? '';
-      if (!messages.some((message) => message.role === 'assistant')) {
-        counters.started += 1;
-        return { ...encodeFirst(query, key), origin: 'started', key };
-      }
-      const text = render(query);
-      const ids = continueLongest(query, keys, text, options, turns);
-      const origin = ids === null ? 'rerendered' : 'continued';
-      counters[origin] += 1;
-      return { ...(ids === null ? encodeWhole(text) : { text, ids }), origin, key };
+      const prompt = buildPrompt(query);
+      counters[prompt.origin] += 1;
+      return prompt;
     },
     record: (prompt, message, record) => {
       const turn = { promptText: prompt.text, promptIds: record.promptIds, tokenIds: record.tokenIds };

@@ -2,7 +2,7 @@
 import { randomInt } from 'node:crypto';
 import type { TextConstraint } from '../core/constraint.ts';
 import { ApiError, DataError, EngineError } from '../core/errors.ts';
-import type { GenerationRequest } from '../core/generation.ts';
+import type { ChatPrompt, GenerationRequest } from '../core/generation.ts';
 import { deriveSeed } from '../core/rng.ts';
 import type { SampleEvent, SamplingParams } from '../engines/engine.ts';
 import { refuse, refuseBusy } from '../wire/errors.ts';
@@ -42,6 +42,15 @@ export async function createTurn(lookup: ModelLookup, request: GenerationRequest
   // Nothing is awaited since `requireRoom`, so that the limit holds exactly.
   choice.state.inFlight += request.n;
   return turn;
+}
+
+/** Tokens of the prompt that such a request would have. Throws ApiError 404 if the model is not served. */
+export async function countPromptTokens(
+  lookup: ModelLookup,
+  { model, prompt, rolloutId }: Pick<GenerationRequest, 'model' | 'rolloutId'> & { readonly prompt: ChatPrompt },
+): Promise<number> {
+  const { state } = await chooseModel(lookup, model);
+  return state.conversations.previewPrompt({ ...prompt, rolloutId }).ids.length;
 }
 
 /** Call once for each turn that was created, whatever became of it. */

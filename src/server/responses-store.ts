@@ -1,5 +1,5 @@
 /** Stored responses, which later requests continue (`previous_response_id`), refer to or read. Layer 5. In memory, bounded. */
-import type { KnownMessage } from '../wire/responses-input.ts';
+import type { KnownMessage } from '../wire/known-message.ts';
 import type { OutputItem, ResponseObject } from '../wire/responses-output.ts';
 
 export interface StoredResponse {

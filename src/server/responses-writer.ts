@@ -3,8 +3,8 @@
 import type { PlainMessage } from '../core/chat.ts';
 import type { GenerationRequest, GenerationUsage } from '../core/generation.ts';
 import { toHttpError } from '../wire/errors.ts';
+import type { KnownMessage } from '../wire/known-message.ts';
 import type { ResponsesRequest } from '../wire/responses.ts';
-import type { KnownMessage } from '../wire/responses-input.ts';
 import { echoRequest, type ResponseEvent, type ResponseObject, responseUsage } from '../wire/responses-output.ts';
 import { sseEvent } from '../wire/sse.ts';
 import type {

@@ -123,6 +123,8 @@ function ruleOf(issue: z.core.$ZodIssue): string {
     case 'invalid_type':
       return mustBe(issue.expected);
     case 'invalid_value':
+      // A schema may say more than the values: zod's own messages all begin like this.
+      if (!issue.message.startsWith('Invalid')) return issue.message;
       return `must be ${issue.values.length > 1 ? 'one of ' : ''}${issue.values.map(String).join(', ')}`;
     case 'too_small':
       return `must be ${issue.inclusive === false ? '>' : '≥'} ${issue.minimum}${sizeUnit(issue.origin)}`;

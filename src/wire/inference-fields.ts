@@ -95,3 +95,17 @@ export function checkToolChoice(choice: ToolChoice, tools: readonly ToolDefiniti
   const rule = choice === 'required' ? 'needs at least one tool' : `must name one of the tools (${names.join(', ')})`;
   throw refuse(400, 'invalid_value', `tool_choice: ${rule}, got ${formatValue(choice)}`, 'tool_choice');
 }
+
+/** As strict as OpenAI, but for dots, slashes and colons, which servers of MCP put in names. */
+export const toolName = z.string().regex(/^[\w.:/-]{1,128}$/, 'must be 1–128 letters, digits, or _ . : / -');
+
+/** Throws ApiError 400 if two tools have the same name; `nameField` is where a tool has it. */
+export function checkToolNames(tools: readonly ToolDefinition[], nameField = 'name'): readonly ToolDefinition[] {
+  const names = new Set<string>();
+  for (const [index, { name }] of tools.entries()) {
+    const field = `tools[${index}].${nameField}`;
+    if (names.has(name)) throw refuse(400, 'invalid_value', `${field}: must be given once, got ${name} again`, field);
+    names.add(name);
+  }
+  return tools;
+}

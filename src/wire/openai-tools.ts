@@ -3,12 +3,9 @@ import * as z from 'zod';
 import type { ToolChoice, ToolDefinition } from '../core/chat.ts';
 import type { ReplyFormat } from '../core/generation.ts';
 import { refuse } from './errors.ts';
-import { checkToolChoice } from './inference-fields.ts';
+import { checkToolChoice, checkToolNames, toolName } from './inference-fields.ts';
 
 const jsonSchema = z.union([z.boolean(), z.record(z.string(), z.unknown())], { error: 'must be a JSON schema' });
-
-/** As strict as OpenAI, but for dots, slashes and colons, which servers of MCP put in names. */
-const toolName = z.string().regex(/^[\w.:/-]{1,128}$/, 'must be 1–128 letters, digits, or _ . : / -');
 
 const tool = z.strictObject({
   type: z.literal('function'),
@@ -67,18 +64,13 @@ type WireTools = z.infer<typeof toolObject>;
 const noParameters = { type: 'object', properties: {} };
 
 export function toTools({ tools }: WireTools): readonly ToolDefinition[] {
-  const names = new Set<string>();
-  return (tools ?? []).map(({ function: { name, description, parameters, strict } }, index) => {
-    const field = `tools[${index}].function.name`;
-    if (names.has(name)) throw refuse(400, 'invalid_value', `${field}: must be given once, got ${name} again`, field);
-    names.add(name);
-    return {
-      name,
-      description: description ?? null,
-      parameters: parameters ?? noParameters,
-      isStrict: strict ?? false,
-    };
-  });
+  const definitions = (tools ?? []).map(({ function: { name, description, parameters, strict } }) => ({
+    name,
+    description: description ?? null,
+    parameters: parameters ?? noParameters,
+    isStrict: strict ?? false,
+  }));
+  return checkToolNames(definitions, 'function.name');
 }
 
 /** Throws ApiError 400 if a call is required of a tool that is not there. */

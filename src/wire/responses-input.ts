@@ -6,6 +6,7 @@
 import * as z from 'zod';
 import type { PlainMessage, ToolCall } from '../core/chat.ts';
 import { refuse } from './errors.ts';
+import type { KnownMessage } from './known-message.ts';
 
 const status = z.enum(['in_progress', 'completed', 'incomplete']).nullish();
 const id = z.string().nullish();
@@ -88,12 +89,6 @@ export type ItemReference = z.infer<typeof itemReference>;
 export const responseInput = z.union([z.string(), z.array(inputItem).min(1)], {
   error: 'must be a string or a list of items',
 });
-
-/** A message of a conversation, and the completion it is known to be. */
-export interface KnownMessage {
-  readonly message: PlainMessage;
-  readonly completionId: string | null;
-}
 
 /** Ids of items name the response that they belong to: `msg_…_0` is of `resp_…`. Null if the server did not make this id. */
 export function responseIdOfItem(itemId: string): string | null {

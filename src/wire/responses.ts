@@ -10,6 +10,7 @@ import type { ReplyFormat } from '../core/generation.ts';
 import { parseWire, refuse } from './errors.ts';
 import {
   checkToolChoice,
+  checkToolNames,
   type IsNeutral,
   isAnything,
   isEmpty,
@@ -17,6 +18,7 @@ import {
   isOneOf,
   refuseOtherFields,
   samplingFields,
+  toolName,
 } from './inference-fields.ts';
 import { type ResponseInputItem, responseInput } from './responses-input.ts';
 
@@ -24,7 +26,7 @@ const jsonObject = z.record(z.string(), z.unknown());
 
 const functionTool = z.strictObject({
   type: z.literal('function', { error: 'must be function: the server runs no tools itself' }),
-  name: z.string().min(1),
+  name: toolName,
   description: z.string().nullish(),
   parameters: jsonObject.nullish(),
   strict: z.boolean().nullish(),
@@ -149,7 +151,7 @@ export function parseResponsesRequest(body: unknown): ResponsesRequest {
     const message = 'top_logprobs: needs include to have message.output_text.logprobs';
     throw refuse(400, 'invalid_value', message, 'top_logprobs');
   }
-  const tools = (wire.tools ?? []).map(toDefinition);
+  const tools = checkToolNames((wire.tools ?? []).map(toDefinition));
   return {
     wire,
     items: typeof wire.input === 'string' ? [{ type: 'message', role: 'user', content: wire.input }] : wire.input,
