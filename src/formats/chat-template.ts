@@ -7,7 +7,10 @@
 import { ConfigError, DataError } from '../core/errors.ts';
 import { compileJinja } from './jinja.ts';
 import { parseJsonObject } from './jinja-json.ts';
+import { chooseReasoningFormat, type ReasoningFormat } from './reasoning-format.ts';
 import { namedToken, type TokenizerConfig } from './tokenizer.ts';
+import { chooseToolFormat } from './tool-formats/choose-format.ts';
+import type { ToolFormat } from './tool-formats/tool-format.ts';
 
 interface MessageRole {
   readonly role: string;
@@ -42,6 +45,10 @@ export interface ChatTemplate {
   readonly render: (options: RenderOptions) => string;
   /** The token that closes an assistant message; null if it is none of those that may. */
   readonly endOfTurn: string | null;
+  /** How the policy is told to call tools; null if the template has no tools, or writes calls in a form that no parser reads. */
+  readonly toolFormat: ToolFormat | null;
+  /** The marks of reasoning that the template knows; null if there are none. */
+  readonly reasoning: ReasoningFormat | null;
   /**
    * The text to append to a conversation whose ids end AT the end-of-turn token of `previousMessages`' last message, an
    * assistant's, so that it becomes `messages` plus the generation prompt. What the template writes between that token
@@ -68,7 +75,8 @@ export function createChatTemplate(
   endOfTurn: string | readonly string[] | null = namedToken(config, 'eos_token'),
   source = 'tokenizer_config.json',
 ): ChatTemplate {
-  const compiled = new Map([...templateSources(config, source)].map(([name, text]) => [name, compileJinja(text)]));
+  const sources = templateSources(config, source);
+  const compiled = new Map([...sources].map(([name, text]) => [name, compileJinja(text)]));
   const tokens = templateTokens(config);
   const endings = (typeof endOfTurn === 'string' ? [endOfTurn] : (endOfTurn ?? [])).filter((token) => token !== '');
   const render = (options: RenderOptions): string => {
@@ -88,6 +96,8 @@ export function createChatTemplate(
   return {
     render,
     endOfTurn: findEndOfTurn(render, endings),
+    toolFormat: chooseToolFormat(render),
+    reasoning: chooseReasoningFormat([...sources.values()].join('\n')),
     renderSuffix: (previousMessages, messages, options = {}) => {
       const role = previousMessages.at(-1)?.role;
       if (role !== 'assistant') {

@@ -74,5 +74,5 @@ function createMissingTemplate(path: string): ChatTemplate {
       { details: { code: 'chat_template_missing', param: 'messages' } },
     );
   };
-  return { render: refuse, renderSuffix: refuse, endOfTurn: null };
+  return { render: refuse, renderSuffix: refuse, endOfTurn: null, toolFormat: null, reasoning: null };
 }

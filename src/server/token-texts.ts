@@ -40,10 +40,12 @@ export interface ReplyTextOptions {
   readonly stopStrings: readonly string[];
   /** Never part of the text, special or not. */
   readonly endOfTurnIds: readonly number[];
+  /** Special tokens whose text is kept, since a parser reads it (`markIds`); default none. */
+  readonly keptIds?: ReadonlySet<number>;
 }
 
 /**
- * Content of a reply, token by token: without special tokens, cut before the first stop string.
+ * Text of a reply, token by token: without special tokens, cut before the first stop string.
  * What may be the beginning of a stop string or of a character is held back until it is decided.
  */
 export class ReplyText {
@@ -54,7 +56,7 @@ export class ReplyText {
 
   constructor(options: ReplyTextOptions) {
     this.#options = options;
-    this.#decoder = options.tokenizer.createStreamDecoder({ skipSpecial: true });
+    this.#decoder = options.tokenizer.createStreamDecoder();
   }
 
   /** The stop string that the text was cut at. */
@@ -66,7 +68,7 @@ export class ReplyText {
   push(ids: readonly number[]): string {
     let text = this.#held;
     for (const id of ids) {
-      if (!this.#options.endOfTurnIds.includes(id)) text += this.#decoder.push(id);
+      if (!this.#isSkipped(id)) text += this.#decoder.push(id);
     }
     return this.#release(text, false);
   }
@@ -74,6 +76,11 @@ export class ReplyText {
   /** What is still held back, at the end of the reply. */
   flush(): string {
     return this.#release(this.#held + this.#decoder.flush(), true);
+  }
+
+  #isSkipped(id: number): boolean {
+    const { tokenizer, endOfTurnIds, keptIds } = this.#options;
+    return endOfTurnIds.includes(id) || (tokenizer.specialIds.has(id) && !keptIds?.has(id));
   }
 
   #release(text: string, isEnd: boolean): string {
