@@ -31,6 +31,10 @@ export interface LocalBackendOptions {
   readonly allowedHosts?: readonly string[];
   /** Web pages that may call the server, as in `https://app.example`; default none. */
   readonly allowedOrigins?: readonly string[];
+  /** `none`: no text of a trajectory reaches the disk; rewards, metrics and weights do. Default `all`. */
+  readonly store?: NonNullable<ArtServerOptions['store']>;
+  /** Takes secrets and personal data out of what is stored: true, or which patterns and functions. Default false. */
+  readonly redact?: NonNullable<ArtServerOptions['redact']>;
   /** Default: console.warn. */
   readonly onWarning?: (message: string) => void;
   /** Another engine in place of the embedded one. */
@@ -45,6 +49,8 @@ const OPTION_NAMES = [
   'port',
   'allowedHosts',
   'allowedOrigins',
+  'store',
+  'redact',
   'onWarning',
   'createEngine',
 ];

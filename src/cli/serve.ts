@@ -14,6 +14,8 @@ interface ServeOptions extends EngineFlags {
   readonly port: number;
   readonly allowHost: readonly string[];
   readonly allowOrigin: readonly string[];
+  readonly store: 'all' | 'none';
+  readonly redact: boolean;
   readonly rank: number;
   readonly alpha: number;
   readonly seed: number;
@@ -43,6 +45,12 @@ export function createServeCommand(): Command {
     .option('--port <port>', 'port; 0 = a free one', parseInteger, 8000)
     .option('--allow-host <name>', 'further name by which clients call the server; may be repeated', collect, [])
     .option('--allow-origin <origin>', 'web page that may call the server; may be repeated', collect, [])
+    .addOption(
+      new Option('--store <what>', 'texts of trajectories: none keeps them off the disk')
+        .choices(['all', 'none'])
+        .default('all'),
+    )
+    .option('--redact', 'take keys, tokens, addresses, card and phone numbers out of what is stored', false)
     .option('--rank <rank>', 'rank of the LoRA adapter', parseInteger, 8)
     .option('--alpha <alpha>', 'alpha of the LoRA adapter', parseInteger, 16)
     .option('--seed <seed>', "seed of the adapter's initial weights", parseInteger, 0)
@@ -85,6 +93,8 @@ async function serve(options: ServeOptions): Promise<void> {
     port,
     allowedHosts: options.allowHost,
     allowedOrigins: options.allowOrigin,
+    store: options.store,
+    redact: options.redact,
     engine: engineOptions(options),
   });
   const model = new TrainableModel({ name, project, baseModel, lora: { rank, alpha }, seed, ...template });

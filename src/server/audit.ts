@@ -11,7 +11,7 @@ import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { DataError } from '../core/errors.ts';
 import { isMissing, toStorageError } from '../formats/atomic-files.ts';
-import type { Who } from './caller.ts';
+import { type Who, whoSchema } from './caller.ts';
 import { withFileLock } from './file-lock.ts';
 
 /** What was done, to what, and how that looked before and after; never secrets. */
@@ -32,10 +32,7 @@ export interface AuditLog {
 const auditLine = z.strictObject({
   seq: z.int().min(1),
   at: z.string(),
-  who: z.union([
-    z.strictObject({ kind: z.literal('local') }),
-    z.strictObject({ kind: z.literal('key'), id: z.string(), name: z.string() }),
-  ]),
+  who: whoSchema,
   what: z.string(),
   target: z.string(),
   before: z.unknown(),

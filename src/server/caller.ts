@@ -1,6 +1,7 @@
 /** Who sent a request, and what the server's security holds for it: bound once by the guard, read by every route. Layer 5. */
 import { randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
+import { z } from 'zod';
 import type { AuditLog, Change } from './audit.ts';
 import type { Confirmations } from './confirmation.ts';
 
@@ -13,8 +14,12 @@ export type Caller =
   | { readonly kind: 'local' }
   | { readonly kind: 'key'; readonly id: string; readonly name: string; readonly scopes: readonly Scope[] };
 
-/** A caller as manifests and the audit log name it. */
-export type Who = { readonly kind: 'local' } | { readonly kind: 'key'; readonly id: string; readonly name: string };
+/** A caller as manifests, the trash and the audit log name it. */
+export const whoSchema = z.union([
+  z.strictObject({ kind: z.literal('local') }),
+  z.strictObject({ kind: z.literal('key'), id: z.string(), name: z.string() }),
+]);
+export type Who = z.infer<typeof whoSchema>;
 
 export const localCaller: Caller = { kind: 'local' };
 

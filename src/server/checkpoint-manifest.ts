@@ -1,6 +1,7 @@
 /** `checkpoint.json`: what a checkpoint is, what made it, and what its files must be. Layer 5. */
 import { z } from 'zod';
 import { jobKinds } from '../wire/jobs.ts';
+import { whoSchema } from './caller.ts';
 
 const row = z.record(z.string(), z.union([z.number(), z.string()]));
 
@@ -9,6 +10,8 @@ export const checkpointManifest = z.strictObject({
   step: z.int().min(0),
   /** Null for step 0. */
   parentStep: z.int().min(0).nullable(),
+  /** As registered; absent in older checkpoints. */
+  baseModel: z.string().optional(),
   baseModelSha256: z.string(),
   packageVersion: z.string(),
   /** Of the `train` call that made it; null for step 0. */
@@ -18,6 +21,10 @@ export const checkpointManifest = z.strictObject({
     .strictObject({ kind: z.enum(jobKinds), sha256: z.string(), part: z.int().min(0), parts: z.int().min(1) })
     .optional(),
   config: z.record(z.string(), z.unknown()).nullable(),
+  /** SHA-256 of `trajectories/<kind>/<step>.jsonl`, as stored; null where there is no such file. Absent in older checkpoints. */
+  dataSha256: z.string().nullable().optional(),
+  /** Who asked for the step; absent in older checkpoints and step 0. */
+  trainedBy: whoSchema.optional(),
   /** Rows of this step in history.jsonl and timings.jsonl; none for step 0. */
   history: z.array(row),
   timings: z.array(row),

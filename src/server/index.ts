@@ -13,6 +13,7 @@ export type { ListenOptions } from './listen.ts';
 export { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
 export type { EngineTuning, ModelFiles } from './open-training-run.ts';
 export type { CompletionRecord, CompletionStore, ServedModel } from './served-model.ts';
+export type { RedactOptions, StorageOptions } from './storage-policy.ts';
 export { registerTrainingRoutes } from './training-routes.ts';
 export type { TrainingRun } from './training-run.ts';
 

@@ -19,9 +19,10 @@ import {
 } from './open-training-run.ts';
 import { compareRegistration } from './run-folder.ts';
 import { int8ProbeTolerance } from './served-proof.ts';
+import { createStoragePolicy, type StorageOptions } from './storage-policy.ts';
 import type { TrainingRun } from './training-run.ts';
 
-export interface ModelRegistryOptions {
+export interface ModelRegistryOptions extends StorageOptions {
   /** Folder that holds `<project>/models/<name>/`; usually `.art`. */
   readonly root: string;
   readonly createEngine: RunEnvironment['createEngine'];
@@ -165,6 +166,7 @@ function environmentOf(options: ModelRegistryOptions): Omit<RunEnvironment, 'sig
     createCompletions: () => createCompletionStore(options.completions),
     probeTolerance,
     maxWaitingTrainCalls,
+    storage: createStoragePolicy(options),
     onWarning: options.onWarning ?? ((message) => console.warn(message)),
   };
 }

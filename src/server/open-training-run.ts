@@ -34,7 +34,7 @@ export type EngineTuning = Omit<EmbeddedEngineOptions, 'modelDirectory' | 'train
 export type ModelFiles = Pick<ServedModel, 'tokenizer' | 'template' | 'config'>;
 
 export interface RunEnvironment
-  extends Pick<TrainingRunOptions, 'probeTolerance' | 'maxWaitingTrainCalls' | 'onWarning' | 'onEvent'> {
+  extends Pick<TrainingRunOptions, 'probeTolerance' | 'maxWaitingTrainCalls' | 'storage' | 'onWarning' | 'onEvent'> {
   readonly root: string;
   /** The signal fires when the engine is not wanted any more before it is there. */
   readonly createEngine: (options: EmbeddedEngineOptions, signal?: AbortSignal) => Promise<Engine>;
@@ -124,8 +124,8 @@ async function openLocked(
   const packageVersion = await readPackageVersion();
   const files = await environment.loadModelFiles(base.path, request.chat_template);
   const { name, project } = request;
-  const { probeTolerance, maxWaitingTrainCalls, onWarning, onEvent } = environment;
-  const origin = { baseModelSha256, packageVersion };
+  const { probeTolerance, maxWaitingTrainCalls, storage, onWarning, onEvent } = environment;
+  const origin = { baseModel: request.base_model, baseModelSha256, packageVersion };
   const policies = new PolicyLoader({ checkpoints, tokenizer: files.tokenizer, probeTolerance, origin, onWarning });
   let loaded: LoadedPolicy | undefined;
   const engine = await superviseEngine({
@@ -141,8 +141,15 @@ async function openLocked(
   try {
     const model = { name, project, engine, ...files, completions: environment.createCompletions() };
     const { newest, servedLogprobs, ...probe } = loaded!;
-    const settings = { ...probe, probeTolerance, maxWaitingTrainCalls, onWarning, ...(onEvent && { onEvent }) };
-    const identity = { directory, baseModel: request.base_model, ...origin };
+    const settings = {
+      ...probe,
+      probeTolerance,
+      maxWaitingTrainCalls,
+      storage,
+      onWarning,
+      ...(onEvent && { onEvent }),
+    };
+    const identity = { directory, ...origin };
     const parts = { model, engine, policies, checkpoints, metricFiles };
     return new TrainingRun({ ...parts, ...identity, ...settings }, { newest, servedLogprobs });
   } catch (error) {

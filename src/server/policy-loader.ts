@@ -13,7 +13,7 @@ export interface PolicyLoaderOptions {
   readonly checkpoints: CheckpointStore;
   readonly tokenizer: Pick<Tokenizer, 'encode'>;
   readonly probeTolerance: number;
-  readonly origin: { readonly baseModelSha256: string; readonly packageVersion: string };
+  readonly origin: { readonly baseModel: string; readonly baseModelSha256: string; readonly packageVersion: string };
   readonly onWarning: (message: string) => void;
 }
 

@@ -13,6 +13,7 @@ import { createHttpGuard, type HttpGuard, type HttpGuardOptions } from './http-g
 import { createKeyLimits, type KeyLimits } from './key-limits.ts';
 import { type KeyStore, openKeys, type StoredKey } from './keys.ts';
 import { scopeOf } from './route-scopes.ts';
+import { createStoragePolicy, type StorageOptions } from './storage-policy.ts';
 
 export interface SecurityOptions extends HttpGuardOptions {
   /** Where changes are written down; default nowhere. */
@@ -46,10 +47,11 @@ export function createSecurity(options: SecurityOptions = {}): Security {
 /** The security of a server that keeps its runs in `root`: the keys and the audit log there. Throws ConfigError on a damaged key file. */
 export async function openSecurity(
   root: string,
-  options: HttpGuardOptions & { readonly onWarning?: (message: string) => void },
+  options: HttpGuardOptions & StorageOptions & { readonly onWarning?: (message: string) => void },
 ): Promise<Security> {
   const onWarning = options.onWarning ?? ((message: string): void => console.warn(message));
-  return createSecurity({ ...options, audit: createAuditLog(root), keys: await openKeys(root, onWarning) });
+  const { redact } = createStoragePolicy(options);
+  return createSecurity({ ...options, audit: createAuditLog(root, redact), keys: await openKeys(root, onWarning) });
 }
 
 /** Runs before every route: checks the request, binds who sent it, holds its place among the key's requests. */

@@ -27,8 +27,8 @@ export interface StoragePolicy {
   readonly isTextStored: boolean;
   /** The value with every text in it, keys of objects too, as it may be stored. */
   readonly redact: <T>(value: T) => T;
-  /** Whether token ids that stand for this text may be stored: redaction leaves the text as it is. */
-  readonly mayStoreTokens: (text: string) => boolean;
+  /** Whether token ids that stand for a text may be stored: redaction leaves it as it is. The text is made only if that is needed. */
+  readonly mayStoreTokens: (readText: () => string) => boolean;
 }
 
 export const storageOptionNames = ['store', 'redact'] as const;
@@ -44,7 +44,11 @@ export function createStoragePolicy({ store = 'all', redact = false }: StorageOp
   return {
     isTextStored,
     redact: <T>(value: T): T => mapTexts(value, redactText) as T,
-    mayStoreTokens: (text) => isTextStored && redactText(text) === text,
+    mayStoreTokens: (readText) => {
+      if (!isTextStored) return false;
+      const text = readText();
+      return redactText(text) === text;
+    },
   };
 }
 
@@ -83,3 +87,6 @@ function mapTexts(value: unknown, change: (text: string) => string): unknown {
   if (typeof value !== 'object' || value === null) return value;
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [change(key), mapTexts(item, change)]));
 }
+
+/** Everything as it is: the default. */
+export const keepEverything: StoragePolicy = createStoragePolicy();

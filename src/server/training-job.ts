@@ -5,6 +5,7 @@ import type { JobKind } from '../wire/jobs.ts';
 import type { TrainProgress, TrainRequest } from '../wire/training.ts';
 import { toTrainConfig } from '../wire/training-names.ts';
 import type { ServedModel } from './served-model.ts';
+import type { StoragePolicy } from './storage-policy.ts';
 import { addMetrics, batchMetrics, type Metrics, stalenessMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { runUpdates } from './train-step.ts';
 import { buildTrainingBatch, type TrainingBatch } from './training-batch.ts';
@@ -51,6 +52,7 @@ export interface JobEnvironment {
   readonly model: Pick<ServedModel, 'completions' | 'tokenizer' | 'template'>;
   readonly maxPositions: number;
   readonly probeTolerance: number;
+  readonly storage: StoragePolicy;
   readonly onWarning: (message: string) => void;
 }
 
@@ -63,7 +65,7 @@ export function prepareTraining(
   requestSha256: string,
   environment: JobEnvironment,
 ): PreparedJob {
-  const { model, maxPositions, probeTolerance, onWarning } = environment;
+  const { model, maxPositions, probeTolerance, storage, onWarning } = environment;
   const importanceCap = probeTolerance > 0 ? inexactImportanceCap : defaultTrainConfig.importanceCap;
   const config = toTrainConfig(request.options, { ...defaultTrainConfig, importanceCap });
   const batch = buildTrainingBatch(request.groups, model.completions, {
@@ -82,7 +84,7 @@ export function prepareTraining(
     config: { ...config },
     parts: 1,
     hasData,
-    trajectories: formatTrajectories(request.groups, model.completions),
+    trajectories: formatTrajectories(request.groups, model, storage),
     update: async ({ engine, step, nextStep, signal, onProgress }) => {
       if (!hasData) onWarning(nothingTrainable(nextStep, batch, maxPositions));
       const updates = await runUpdates({ engine, batch, config, step, signal, onProgress });

@@ -12,6 +12,8 @@ import {
   type TrainProgress,
   trainRequest,
 } from '../wire/training.ts';
+import { callerOf, whoOf } from './caller.ts';
+import { createRegistrationRecorder, createTrainingRecorder, recordLog } from './change-records.ts';
 import type { TrainJob } from './jobs.ts';
 import type { ModelRegistry } from './model-registry.ts';
 import { readJson } from './read-json.ts';
@@ -28,9 +30,12 @@ const maxBodyBytes = 256 * 2 ** 20;
  * `registerAnswerMs` (a model is being downloaded) is answered 202, goes on, and is waited for by sending it again.
  */
 export function registerTrainingRoutes(app: Hono, registry: ModelRegistry, registerAnswerMs: number = 20_000): void {
+  const recordRegistration = createRegistrationRecorder(registry);
+  const recordTraining = createTrainingRecorder();
   app.post('/api/models', async (c) => {
     const request = parseWire(registerRequest, await readJson(c, maxBodyBytes));
-    const run = await settleWithin(registry.register(request), registerAnswerMs);
+    const registering = recordRegistration(c, request, () => registry.register(request));
+    const run = await settleWithin(registering, registerAnswerMs);
     if (run !== null) return c.json(await run.info());
     const { receivedBytes = 0, totalBytes = 0 } = registry.download(request.name) ?? {};
     const pending: RegistrationPending = { status: 'opening', received_bytes: receivedBytes, total_bytes: totalBytes };
@@ -42,12 +47,15 @@ export function registerTrainingRoutes(app: Hono, registry: ModelRegistry, regis
   app.get('/api/models/:name', async (c) => c.json(await registry.get(c.req.param('name')).info()));
   app.post('/api/models/:name/train', async (c) => {
     const run = registry.get(c.req.param('name'));
-    const job = run.train(parseWire(trainRequest, await readJson(c, maxBodyBytes)));
+    const request = parseWire(trainRequest, await readJson(c, maxBodyBytes));
+    const job = recordTraining(c, run, run.train(request, whoOf(callerOf(c))));
     return streamSSE(c, (stream) => sendJob(stream, job));
   });
   app.post('/api/models/:name/log', async (c) => {
     const run = registry.get(c.req.param('name'));
-    const step = await run.log(parseWire(logRequest, await readJson(c, maxBodyBytes)));
+    const request = parseWire(logRequest, await readJson(c, maxBodyBytes));
+    const step = await run.log(request);
+    await recordLog(c, run, request, step);
     return c.json({ step });
   });
   app.get('/api/models/:name/history', (c) => c.json({ rows: registry.get(c.req.param('name')).history() }));

@@ -3,6 +3,7 @@
  * A step is: update, publish, prove, commit the checkpoint, append to history. A step that fails before the commit is undone: the newest
  * checkpoint is loaded and served again. An idempotency key trains once, however often and through whatever restart it is sent.
  */
+import { createHash } from 'node:crypto';
 import { AbortedError, type ApiError, EngineError, messageOf } from '../core/errors.ts';
 import type { Engine } from '../engines/engine.ts';
 import type { SupervisedEngine } from '../engines/supervised-engine.ts';
@@ -12,6 +13,7 @@ import type { JobKind, WireJob } from '../wire/jobs.ts';
 import type { SftRequest } from '../wire/sft.ts';
 import type { LogRequest, ModelInfo, TrainRequest, TrainResult } from '../wire/training.ts';
 import { toModelInfo } from '../wire/training-names.ts';
+import type { Who } from './caller.ts';
 import { isLastPart } from './checkpoint-manifest.ts';
 import type { CheckpointStore, StoredCheckpoint } from './checkpoints.ts';
 import {
@@ -31,6 +33,7 @@ import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
 import { prepareSft } from './sft-job.ts';
 import { metricsOf, resultOf, rowsOf } from './step-result.ts';
+import type { StoragePolicy } from './storage-policy.ts';
 import { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { changedMetric, type PreparedJob, prepareTraining } from './training-job.ts';
 import { addTrajectories, formatTrajectories, writeTrajectories } from './trajectory-files.ts';
@@ -58,9 +61,15 @@ export interface TrainingRunOptions {
   readonly probeTolerance: number;
   /** `train` calls that may wait behind the running one. */
   readonly maxWaitingTrainCalls: number;
+  readonly storage: StoragePolicy;
   readonly onWarning: (message: string) => void;
   /** Default: nobody follows. */
   readonly onEvent?: (event: NewEvent) => void;
+}
+
+/** A job, and who asked for it. */
+interface OwnedJob extends PreparedJob {
+  readonly by: Who;
 }
 
 /** Steps run one after another; logs run beside them. Whoever opened it closes it. */
@@ -115,7 +124,7 @@ export class TrainingRun {
       throw refuse(400, 'invalid_value', 'log: needs at least one group or metric, got none', 'groups');
     }
     const rows = createRows({ split, step }, metrics, new Date(), this.#options.onWarning);
-    const text = formatTrajectories(groups, this.model.completions);
+    const text = formatTrajectories(groups, this.model, this.#options.storage);
     await this.#logQueue(async () => {
       await addTrajectories({ directory: this.directory, split, step }, text);
       await this.#options.metricFiles.append(rows);
@@ -127,13 +136,13 @@ export class TrainingRun {
    * Starts a training step, or finds the one that has the same idempotency key. Invalid groups throw here, before anything runs.
    * Throws ApiError 409 if the key was used for another request, 429 if too many calls wait already.
    */
-  train(request: TrainRequest): TrainJob {
-    return this.#submit('train', request, (sha256) => prepareTraining(request, sha256, this.#options));
+  train(request: TrainRequest, by: Who = { kind: 'local' }): TrainJob {
+    return this.#submit('train', request, by, (sha256) => prepareTraining(request, sha256, this.#options));
   }
 
   /** As `train`, on conversations; with `checkpoint_every` it makes several steps, and one that was cut off goes on after the last of them. */
-  sft(request: SftRequest): TrainJob {
-    return this.#submit('sft', request, (sha256) => prepareSft(request, sha256, this.#options));
+  sft(request: SftRequest, by: Who = { kind: 'local' }): TrainJob {
+    return this.#submit('sft', request, by, (sha256) => prepareSft(request, sha256, this.#options));
   }
 
   /** A job that this process knows or whose checkpoint is there. */
@@ -196,6 +205,7 @@ export class TrainingRun {
   #submit<T extends { readonly idempotency_key: string }>(
     kind: JobKind,
     request: T,
+    by: Who,
     prepare: (requestSha256: string) => PreparedJob,
   ): TrainJob {
     const { idempotency_key: idempotencyKey } = request;
@@ -216,11 +226,11 @@ export class TrainingRun {
         this.#lastStepSeconds,
       );
     }
-    const prepared = prepare(requestSha256);
+    const prepared: OwnedJob = { ...prepare(requestSha256), by };
     return this.#jobs.start(prepared, (context) => this.#trainQueue(() => this.#runJob(prepared, context)));
   }
 
-  async #runJob(prepared: PreparedJob, context: JobContext): Promise<TrainResult> {
+  async #runJob(prepared: OwnedJob, context: JobContext): Promise<TrainResult> {
     if (this.#closing.signal.aborted) throw closingError();
     context.start();
     let part = this.#options.checkpoints.partsByKey(prepared.idempotencyKey).length;
@@ -229,7 +239,7 @@ export class TrainingRun {
   }
 
   /** One part of a job: a policy step. It is trained again when the engine dies meanwhile. */
-  async #runStep(prepared: PreparedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
+  async #runStep(prepared: OwnedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
     for (let deaths = 0; ; deaths++) {
       const engine = await this.#session();
       this.#aheadEngine = engine;
@@ -271,7 +281,7 @@ export class TrainingRun {
   }
 
   /** Update, publish, prove, commit. */
-  async #advance(engine: Engine, prepared: PreparedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
+  async #advance(engine: Engine, prepared: OwnedJob, part: number, context: JobContext): Promise<StoredCheckpoint> {
     const { onProgress } = context;
     const { kind, idempotencyKey, requestSha256, config, hasData } = prepared;
     const startedAt = performance.now();
@@ -303,9 +313,11 @@ export class TrainingRun {
     if (prepared.trajectories !== null) {
       await writeTrajectories({ directory: this.directory, split: kind, step }, prepared.trajectories);
     }
-    const { baseModelSha256, packageVersion, policies, checkpoints } = this.#options;
+    const { baseModel, baseModelSha256, packageVersion, policies, checkpoints } = this.#options;
+    const dataSha256 = prepared.trajectories === null ? null : hashText(prepared.trajectories);
     const manifest = {
-      ...{ step, parentStep, baseModelSha256, packageVersion, idempotencyKey, config },
+      ...{ step, parentStep, baseModel, baseModelSha256, packageVersion, idempotencyKey, config },
+      ...{ dataSha256, trainedBy: prepared.by },
       request: { kind, sha256: requestSha256, part, parts: prepared.parts },
       history: [rows.history],
       timings: [rows.timing],
@@ -381,6 +393,10 @@ export class TrainingRun {
       return [finishedJob(this.model.name, identity, resultOf(checkpoint)).describe()];
     });
   }
+}
+
+function hashText(text: string): string {
+  return createHash('sha256').update(text).digest('hex');
 }
 
 function reusedKey(key: string): ApiError {

@@ -7,7 +7,8 @@ import { dirname, join } from 'node:path';
 import { readTextFile, toStorageError, writeFileAtomic } from '../formats/atomic-files.ts';
 import type { WireGroup, WireTrajectory } from '../wire/training.ts';
 import { isMeasured } from './metric-files.ts';
-import type { CompletionStore } from './served-model.ts';
+import type { CompletionRecord, ServedModel } from './served-model.ts';
+import type { StoragePolicy } from './storage-policy.ts';
 
 export interface TrajectoryFileKey {
   readonly directory: string;
@@ -31,48 +32,61 @@ export async function addTrajectories(key: TrajectoryFileKey, text: string): Pro
   await writeTrajectories(key, present + text);
 }
 
-/** The lines of the groups. A choice that the store does not hold (any more) is written with `tokens: null`. */
-export function formatTrajectories(groups: readonly WireGroup[], completions: Pick<CompletionStore, 'get'>): string {
+type TextSide = Pick<ServedModel, 'completions' | 'tokenizer'>;
+
+/**
+ * The lines of the groups, as far as the policy lets them be stored. A choice that the store does not hold (any more) is written with
+ * `tokens: null`, one whose text redaction changes with `token_ids: null`.
+ */
+export function formatTrajectories(groups: readonly WireGroup[], model: TextSide, storage: StoragePolicy): string {
   const lines = groups.flatMap((group, groupIndex) => [
     ...group.trajectories.map((trajectory, trajectoryIndex) => ({
       group: groupIndex,
       trajectory: trajectoryIndex,
-      ...trajectoryLine(trajectory, completions),
+      ...(storage.isTextStored ? trajectoryLine(trajectory, model, storage) : numbersOf(trajectory)),
     })),
-    {
-      group: groupIndex,
-      exceptions: group.exceptions,
-      metrics: stableMetrics(group.metrics),
-      metadata: group.metadata,
-      logs: group.logs,
-    },
+    { group: groupIndex, ...(storage.isTextStored ? groupLine(group, storage) : numbersOf(group)) },
   ]);
   return lines.map((line) => `${JSON.stringify(line)}\n`).join('');
 }
 
-function trajectoryLine(trajectory: WireTrajectory, completions: Pick<CompletionStore, 'get'>): object {
+/** What `store: 'none'` leaves: no text, and no names but those of metrics. */
+function numbersOf(item: WireTrajectory | WireGroup): object {
+  const metrics = stableMetrics(item.metrics);
+  return 'reward' in item ? { reward: item.reward, metrics } : { exceptions: item.exceptions.length, metrics };
+}
+
+function groupLine({ exceptions, metrics, metadata, logs }: WireGroup, { redact }: StoragePolicy): object {
+  return {
+    exceptions: redact(exceptions),
+    metrics: stableMetrics(metrics),
+    metadata: redact(metadata),
+    logs: redact(logs),
+  };
+}
+
+function trajectoryLine(trajectory: WireTrajectory, model: TextSide, storage: StoragePolicy): object {
   return {
     reward: trajectory.reward,
     metrics: stableMetrics(trajectory.metrics),
-    metadata: trajectory.metadata,
-    logs: trajectory.logs,
+    metadata: storage.redact(trajectory.metadata),
+    logs: storage.redact(trajectory.logs),
     entries: trajectory.entries.map((entry) => {
-      if (!('choice' in entry)) return { message: entry.message };
-      const record = completions.get(entry.choice.completion_id, entry.choice.choice_index);
-      return {
-        message: entry.message,
-        tokens:
-          record === undefined
-            ? null
-            : {
-                policy_step: record.policyStep,
-                temperature: record.temperature,
-                finish_reason: record.finishReason,
-                token_ids: record.tokenIds,
-                logprobs: record.logprobs,
-              },
-      };
+      const message = storage.redact(entry.message);
+      if (!('choice' in entry)) return { message };
+      const record = model.completions.get(entry.choice.completion_id, entry.choice.choice_index);
+      return { message, tokens: record === undefined ? null : tokensLine(record, model, storage) };
     }),
+  };
+}
+
+function tokensLine(record: CompletionRecord, { tokenizer }: TextSide, storage: StoragePolicy): object {
+  return {
+    policy_step: record.policyStep,
+    temperature: record.temperature,
+    finish_reason: record.finishReason,
+    token_ids: storage.mayStoreTokens(() => tokenizer.decode(record.tokenIds)) ? record.tokenIds : null,
+    logprobs: record.logprobs,
   };
 }
 

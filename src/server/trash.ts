@@ -15,12 +15,7 @@ import {
   toStorageError,
   writeFileAtomic,
 } from '../formats/atomic-files.ts';
-import type { Who } from './caller.ts';
-
-const who = z.union([
-  z.strictObject({ kind: z.literal('local') }),
-  z.strictObject({ kind: z.literal('key'), id: z.string(), name: z.string() }),
-]);
+import { type Who, whoSchema } from './caller.ts';
 
 const trashItem = z.strictObject({
   id: z.string(),
@@ -32,7 +27,7 @@ const trashItem = z.strictObject({
   /** Where it lay, relative to the root, with `/`. */
   path: z.string(),
   deleted_at: z.string(),
-  deleted_by: who,
+  deleted_by: whoSchema,
 });
 export type TrashItem = z.infer<typeof trashItem>;
 
