@@ -3,8 +3,7 @@
  * A step is: update, publish, prove, commit the checkpoint, append to history. A step that fails before the commit is undone: the newest
  * checkpoint is loaded and served again. An idempotency key trains once, however often and through whatever restart it is sent.
  */
-import { createHash } from 'node:crypto';
-import { AbortedError, type ApiError, EngineError, messageOf } from '../core/errors.ts';
+import { AbortedError, messageOf } from '../core/errors.ts';
 import type { Engine } from '../engines/engine.ts';
 import type { SupervisedEngine } from '../engines/supervised-engine.ts';
 import { refuse, refuseBusy } from '../wire/errors.ts';
@@ -28,6 +27,7 @@ import {
 } from './jobs.ts';
 import { createRows, type MetricFiles, type MetricRow, type MetricRows } from './metric-files.ts';
 import type { LoadedPolicy, PolicyLoader } from './policy-loader.ts';
+import { closingError, reusedKey } from './run-errors.ts';
 import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
 import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
@@ -36,7 +36,7 @@ import { metricsOf, resultOf, rowsOf } from './step-result.ts';
 import type { StoragePolicy } from './storage-policy.ts';
 import { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { changedMetric, type PreparedJob, prepareTraining } from './training-job.ts';
-import { addTrajectories, formatTrajectories, writeTrajectories } from './trajectory-files.ts';
+import { addTrajectories, formatTrajectories, hashData, writeTrajectories } from './trajectory-files.ts';
 
 /** Deaths of the engine that one step is trained again after; training that kills it is not tried for ever. */
 const maxDeathsPerStep = 3;
@@ -314,10 +314,9 @@ export class TrainingRun {
       await writeTrajectories({ directory: this.directory, split: kind, step }, prepared.trajectories);
     }
     const { baseModel, baseModelSha256, packageVersion, policies, checkpoints } = this.#options;
-    const dataSha256 = prepared.trajectories === null ? null : hashText(prepared.trajectories);
     const manifest = {
       ...{ step, parentStep, baseModel, baseModelSha256, packageVersion, idempotencyKey, config },
-      ...{ dataSha256, trainedBy: prepared.by },
+      ...{ dataSha256: hashData(prepared.trajectories), trainedBy: prepared.by },
       request: { kind, sha256: requestSha256, part, parts: prepared.parts },
       history: [rows.history],
       timings: [rows.timing],
@@ -393,23 +392,4 @@ export class TrainingRun {
       return [finishedJob(this.model.name, identity, resultOf(checkpoint)).describe()];
     });
   }
-}
-
-function hashText(text: string): string {
-  return createHash('sha256').update(text).digest('hex');
-}
-
-function reusedKey(key: string): ApiError {
-  return refuse(
-    409,
-    'idempotency_key_reused',
-    `idempotency_key: must be new for a request with another body, got ${JSON.stringify(key)} again`,
-    'idempotency_key',
-  );
-}
-
-function closingError(): EngineError {
-  return new EngineError('train: the server is shutting down; send the call again with the same idempotency key', {
-    details: { isRetryable: true },
-  });
 }

@@ -2,6 +2,7 @@
  * `trajectories/<split>/<step>.jsonl`: what was rolled out, one trajectory a line. Layer 5.
  * Deterministic: no completion ids and no metric that a clock measured. Prompt ids are left out; they grow with the square of the turns.
  */
+import { createHash } from 'node:crypto';
 import { mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { readTextFile, toStorageError, writeFileAtomic } from '../formats/atomic-files.ts';
@@ -23,6 +24,11 @@ export async function writeTrajectories(key: TrajectoryFileKey, text: string): P
     throw await toStorageError(path, error);
   });
   await writeFileAtomic(path, [text]);
+}
+
+/** SHA-256 of what the file holds; null where there is none. */
+export function hashData(text: string | null): string | null {
+  return text === null ? null : createHash('sha256').update(text).digest('hex');
 }
 
 /** Adds to the file; content that it holds already is not added again. */
