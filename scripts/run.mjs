@@ -146,6 +146,14 @@ const targets = {
     await setUpQuietly();
     return run(process.execPath, ['dist/bench/main.js', ...args], withChannel);
   },
+  fuzz: async (args) => {
+    await setUpQuietly();
+    return run(process.execPath, ['dist/bench/fuzz/main.js', ...args], withChannel);
+  },
+  load: async (args) => {
+    await setUpQuietly();
+    return run(process.execPath, ['dist/bench/load/main.js', ...args], withChannel);
+  },
   build: async () => {
     await install();
     await stage('build', build);

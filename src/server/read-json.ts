@@ -1,12 +1,13 @@
 /** The body of a request as JSON, with a size limit. Layer 5. */
 import type { Context } from 'hono';
-import { messageOf } from '../core/errors.ts';
+import { AbortedError, ApiError, messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
 
 const jsonType = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 
 /**
- * Throws ApiError 415 if the body is not declared as JSON, 413 if it has more than `maxBytes` bytes, 400 if it is not JSON.
+ * Throws ApiError 415 if the body is not declared as JSON, 413 if it has more than `maxBytes` bytes, 400 if it is not JSON, AbortedError
+ * if the client leaves before all of it has come.
  * A browser sends other types, or none, to a foreign server without asking it first.
  */
 export async function readJson(c: Context, maxBytes: number): Promise<unknown> {
@@ -17,11 +18,20 @@ export async function readJson(c: Context, maxBytes: number): Promise<unknown> {
   }
   const length = c.req.header('content-length');
   if (length !== undefined && Number(length) > maxBytes) throw tooLarge(maxBytes, length);
-  const text = length === undefined ? await readChunks(c, maxBytes) : await c.req.text();
+  const text = await readText(c, maxBytes, length !== undefined);
   try {
     return JSON.parse(text) as unknown;
   } catch (cause) {
     throw refuse(400, 'invalid_json', `body: must be JSON, got ${text === '' ? 'nothing' : messageOf(cause)}`);
+  }
+}
+
+async function readText(c: Context, maxBytes: number, isLengthKnown: boolean): Promise<string> {
+  try {
+    return isLengthKnown ? await c.req.text() : await readChunks(c, maxBytes);
+  } catch (cause) {
+    if (cause instanceof ApiError) throw cause;
+    throw new AbortedError('body: must arrive whole, got a connection that was closed before its end', { cause });
   }
 }
 
