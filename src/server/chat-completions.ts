@@ -3,7 +3,12 @@ import { randomUUID } from 'node:crypto';
 import type { Context } from 'hono';
 import type { GenerationRequest } from '../core/generation.ts';
 import { type ChatRequest, parseChatRequest } from '../wire/openai.ts';
-import { type ChatCompletionResponse, wireUsage } from '../wire/openai-response.ts';
+import {
+  type ChatCompletionResponse,
+  type WireReplyMessage,
+  type WireToolCall,
+  wireUsage,
+} from '../wire/openai-response.ts';
 import { streamChunks } from './chat-stream.ts';
 import {
   collectGeneration,
@@ -12,6 +17,7 @@ import {
   type GenerationStart,
   generate,
   linkAborter,
+  type ReplyMessage,
 } from './generation.ts';
 import { rolloutIdOf, stepHeaders } from './generation-headers.ts';
 import type { ModelLookup } from './model-lookup.ts';
@@ -50,12 +56,27 @@ function wireChoice(
 ): ChatCompletionResponse['choices'][number] {
   return {
     index: choice.index,
-    message: { role: 'assistant', content: choice.message.content, refusal: null },
+    message: wireMessage(choice.message),
     logprobs: request.topLogprobs === null ? null : tokenTexts.createLogprobs(choice),
     finish_reason: choice.finishReason,
     ...(chat.hasTokenIds && { token_ids: choice.tokenIds }),
     art: { completion_id: request.id, policy_step: choice.policyStep },
   };
+}
+
+function wireMessage({ content, reasoning, toolCalls }: ReplyMessage): WireReplyMessage {
+  const hasToolCalls = toolCalls.length > 0;
+  return {
+    role: 'assistant',
+    content: hasToolCalls && content === '' ? null : content,
+    refusal: null,
+    ...(reasoning !== null && { reasoning_content: reasoning }),
+    ...(hasToolCalls && { tool_calls: toolCalls.map(wireToolCall) }),
+  };
+}
+
+function wireToolCall({ id, name, arguments: text }: ReplyMessage['toolCalls'][number]): WireToolCall {
+  return { id, type: 'function', function: { name, arguments: text } };
 }
 
 async function answerStream(

@@ -1,9 +1,9 @@
 /** The chunks of a streamed chat completion. Layer 5. Source: OpenAI's chunk object; vLLM for token ids per chunk. */
 import { toHttpError } from '../wire/errors.ts';
 import type { ChatRequest } from '../wire/openai.ts';
-import { type ChatCompletionChunk, type WireChunkChoice, wireUsage } from '../wire/openai-response.ts';
+import { type ChatCompletionChunk, type WireChunkChoice, type WireDelta, wireUsage } from '../wire/openai-response.ts';
 import { sseData, sseDone } from '../wire/sse.ts';
-import type { FinishedChoice, GenerationEvent, GenerationStart } from './generation.ts';
+import type { FinishedChoice, GenerationEvent, GenerationStart, ReplyDelta } from './generation.ts';
 
 type Delta = Extract<GenerationEvent, { type: 'delta' }>;
 
@@ -86,17 +86,20 @@ function createChunkWriter(
       ),
     /** '' where the tokens complete no text and nothing else about them was asked for. */
     delta: ({ index, sampled, parts }) => {
-      if (parts.length === 0 && request.topLogprobs === null && !chat.hasTokenIds) return '';
-      const content = parts.map((part) => (part.type === 'text' ? part.text : '')).join('');
-      return write([
+      const [first, ...others] = wireDeltas(parts);
+      if (first === undefined && request.topLogprobs === null && !chat.hasTokenIds) return '';
+      const head = write([
         {
           index,
-          delta: { content },
+          delta: first ?? { content: '' },
           logprobs: request.topLogprobs === null ? null : tokenTexts.createLogprobs(sampled),
           finish_reason: null,
           ...(chat.hasTokenIds && { token_ids: sampled.tokenIds }),
         },
       ]);
+      if (others.length === 0) return head;
+      const bare = { index, logprobs: null, finish_reason: null, ...(chat.hasTokenIds && { token_ids: [] }) };
+      return head + others.map((delta) => write([{ ...bare, delta }])).join('');
     },
     finish: ({ index, finishReason, policyStep }) =>
       write([
@@ -109,4 +112,20 @@ function createChunkWriter(
         },
       ]),
   };
+}
+
+/** A chunk each: some clients read one call of a delta alone. */
+function wireDeltas(parts: readonly ReplyDelta[]): readonly WireDelta[] {
+  return parts.map((part) => {
+    if (part.type === 'text') return { content: part.text };
+    if (part.type === 'reasoning') return { reasoning_content: part.text };
+    const { index, id, name, argumentsDelta } = part;
+    return {
+      tool_calls: [
+        id === undefined || name === undefined
+          ? { index, function: { arguments: argumentsDelta } }
+          : { index, id, type: 'function', function: { name, arguments: argumentsDelta } },
+      ],
+    };
+  });
 }

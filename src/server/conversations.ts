@@ -13,7 +13,7 @@ import type { PlainMessage, ToolDefinition } from '../core/chat.ts';
 import type { ChatTemplate, TemplateOptions } from '../formats/chat-template.ts';
 import type { Tokenizer } from '../formats/tokenizer.ts';
 import type { CompletionRecord } from './served-model.ts';
-import { toTemplateMessages, toTemplateTools } from './template-input.ts';
+import { type TemplateInput, toTemplateInput } from './template-input.ts';
 
 export interface ConversationsOptions {
   readonly tokenizer: Tokenizer;
@@ -74,11 +74,7 @@ export function createConversations(options: ConversationsOptions): Conversation
   const firstPrompts = new Map<string, Encoded>();
   const counters: ConversationCounters = { started: 0, continued: 0, rerendered: 0 };
   const render = (query: PromptQuery): string =>
-    template.render({
-      ...templateOptions(query),
-      messages: toTemplateMessages(query.messages),
-      addGenerationPrompt: true,
-    });
+    template.render({ ...templateOptions(template, query, query.messages), addGenerationPrompt: true });
   const encodeFirst = (query: PromptQuery, key: string): Encoded => {
     const known = firstPrompts.get(key);
     if (known !== undefined) return known;
@@ -115,8 +111,20 @@ export function createConversations(options: ConversationsOptions): Conversation
   };
 }
 
-function templateOptions({ tools, templateVariables }: PromptQuery): TemplateOptions {
-  return { tools: toTemplateTools(tools), extra: templateVariables };
+/** What the template writes behind the message `last`, an assistant's. */
+function renderSuffix(template: ChatTemplate, query: PromptQuery, last: number): string | null {
+  const options = templateOptions(template, query, query.messages);
+  const previous = templateOptions(template, query, query.messages.slice(0, last + 1));
+  return template.renderSuffix(previous.messages, options.messages, options);
+}
+
+/** What the template gets for some of the messages. */
+function templateOptions(
+  template: ChatTemplate,
+  { tools, templateVariables }: PromptQuery,
+  messages: readonly PlainMessage[],
+): TemplateInput & TemplateOptions {
+  return { ...toTemplateInput(template, messages, tools), extra: templateVariables };
 }
 
 interface Encoded {
@@ -143,13 +151,7 @@ function continueLongest(
     if (turn == null) continue;
     // One rendering where the text begins with the very prompt and reply of that turn; `renderSuffix` needs two more.
     const sampled = turn.promptText + message.content + tokenizer.tokenText(endId);
-    const suffix = text.startsWith(sampled)
-      ? text.slice(sampled.length)
-      : template.renderSuffix(
-          toTemplateMessages(messages.slice(0, last + 1)),
-          toTemplateMessages(messages),
-          templateOptions(query),
-        );
+    const suffix = text.startsWith(sampled) ? text.slice(sampled.length) : renderSuffix(template, query, last);
     if (suffix === null) return null;
     const endOfTurn = turn.tokenIds.at(-1) === endId ? [] : [endId];
     return turn.promptIds.concat(turn.tokenIds, endOfTurn, tokenizer.encode(suffix, { afterId: endId }));

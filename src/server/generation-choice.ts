@@ -1,32 +1,14 @@
 /** Collects what one choice sampled, as tokens and as a message. Layer 5. */
-import type { ToolCall } from '../core/chat.ts';
+import type { PlainMessage } from '../core/chat.ts';
 import type { SampleEvent } from '../engines/engine.ts';
 import type { Turn } from './generation-turn.ts';
+import { type ReplyDelta, type ReplyMessage, ReplyMessageBuilder } from './reply-message.ts';
 import type { CompletionRecord } from './served-model.ts';
 import { ReplyText, type SampledTokens } from './token-texts.ts';
 
-/** What text adds to a message. */
-export type ReplyDelta =
-  | { readonly type: 'text'; readonly text: string }
-  | { readonly type: 'reasoning'; readonly text: string }
-  /** The first delta of a call has its id and name. */
-  | {
-      readonly type: 'toolCall';
-      readonly index: number;
-      readonly id?: string;
-      readonly name?: string;
-      readonly argumentsDelta: string;
-    };
-
-/** What the policy said, as clients get it. */
-export interface ReplyMessage {
-  readonly content: string;
-  readonly reasoning: string | null;
-  readonly toolCalls: readonly ToolCall[];
-}
-
 export interface FinishedChoice extends Required<SampledTokens> {
   readonly index: number;
+  /** `tool_calls`: the policy ended its turn and called a tool. */
   readonly finishReason: 'stop' | 'length' | 'tool_calls';
   /** The stop string that ended it; it is not part of the message. */
   readonly stopString: string | null;
@@ -48,16 +30,20 @@ export class SampledChoice implements SampledTokens {
   readonly topLogprobs: NonNullable<SampledTokens['topLogprobs']>[number][] = [];
   readonly #turn: Turn;
   readonly #replyText: ReplyText;
-  #content = '';
+  readonly #message: ReplyMessageBuilder;
 
   constructor(turn: Turn, index: number) {
     this.index = index;
     this.#turn = turn;
+    const { parsing } = turn;
     this.#replyText = new ReplyText({
       tokenizer: turn.model.tokenizer,
       stopStrings: turn.request.sampling.stopStrings,
       endOfTurnIds: turn.endIds,
+      ...(parsing !== null && { keptIds: turn.state.markIds }),
     });
+    // Seeds make ids of calls reproducible; in one conversation the prompt grows, which makes them differ.
+    this.#message = new ReplyMessageBuilder(parsing, [turn.seed, turn.prompt.ids.length, index]);
   }
 
   /** Adds tokens; returns what they add to the message. */
@@ -65,12 +51,13 @@ export class SampledChoice implements SampledTokens {
     for (const id of tokens.tokenIds) this.tokenIds.push(id);
     for (const logprob of tokens.logprobs) this.logprobs.push(logprob);
     for (const alternatives of tokens.topLogprobs ?? []) this.topLogprobs.push(alternatives);
-    return this.#add(this.#replyText.push(tokens.tokenIds));
+    return this.#message.push(this.#replyText.push(tokens.tokenIds));
   }
 
   /** What was held back until the end. */
   flush(): readonly ReplyDelta[] {
-    return this.#add(this.#replyText.flush());
+    const parts = this.#message.push(this.#replyText.flush());
+    return this.#turn.parsing === null ? parts : [...parts, ...this.#message.finish()];
   }
 
   /** Call after `flush`. Makes the choice known to training and to the next turn of its conversation. */
@@ -86,25 +73,29 @@ export class SampledChoice implements SampledTokens {
       temperature: request.sampling.temperature,
       finishReason: event.reason,
     };
+    const message = this.#message.message();
     model.completions.put(record);
-    if (request.prompt.type === 'chat')
-      state.conversations.record(prompt, { role: 'assistant', content: this.#content }, record);
+    state.malformedToolCalls += this.#message.malformedToolCalls;
+    if (request.prompt.type === 'chat') state.conversations.record(prompt, toPlainMessage(message), record);
     return {
       index: this.index,
-      finishReason: event.reason,
+      finishReason: event.reason === 'stop' && message.toolCalls.length > 0 ? 'tool_calls' : event.reason,
       stopString: this.#replyText.stopString,
       policyStep: event.policyStep,
       cachedTokens: event.cachedTokens,
-      message: { content: this.#content, reasoning: null, toolCalls: [] },
+      message,
       tokenIds: this.tokenIds,
       logprobs: this.logprobs,
       topLogprobs: this.topLogprobs,
     };
   }
+}
 
-  #add(text: string): readonly ReplyDelta[] {
-    if (text === '') return [];
-    this.#content += text;
-    return [{ type: 'text', text }];
-  }
+function toPlainMessage({ content, reasoning, toolCalls }: ReplyMessage): PlainMessage {
+  return {
+    role: 'assistant',
+    content,
+    ...(reasoning !== null && { reasoning }),
+    ...(toolCalls.length > 0 && { toolCalls }),
+  };
 }

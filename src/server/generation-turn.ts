@@ -5,10 +5,13 @@ import { ApiError, DataError, EngineError } from '../core/errors.ts';
 import type { ChatPrompt, GenerationRequest } from '../core/generation.ts';
 import { deriveSeed } from '../core/rng.ts';
 import type { SampleEvent, SamplingParams } from '../engines/engine.ts';
+import { isReasoningOpen } from '../formats/reasoning-format.ts';
+import type { ReplyParserOptions } from '../formats/reply-parser.ts';
 import { refuse, refuseBusy } from '../wire/errors.ts';
 import type { Prompt } from './conversations.ts';
-import { formatConstraint } from './generation-constraint.ts';
+import { createConstraint, type ReplyForms } from './generation-constraint.ts';
 import { chooseModel, endOfTurnIds, type ModelChoice, type ModelLookup, requireStep } from './model-lookup.ts';
+import { genericToolFormat } from './template-input.ts';
 
 export interface Turn extends ModelChoice {
   readonly request: GenerationRequest;
@@ -20,6 +23,8 @@ export interface Turn extends ModelChoice {
   readonly endIds: readonly number[];
   /** What the sampled text must look like. */
   readonly constraint: TextConstraint | null;
+  /** How reasoning and calls are found in the reply; null = all of it is content. */
+  readonly parsing: ReplyParserOptions | null;
 }
 
 /** Throws ApiError 404 if the model is not served, 429 if it is too busy, 400 if the prompt leaves no room for a reply. */
@@ -30,6 +35,7 @@ export async function createTurn(lookup: ModelLookup, request: GenerationRequest
   const { stopTokenIds = [], logitBias = [] } = request.sampling;
   for (const [id] of logitBias) checkIds([id], vocabSize, 'logit_bias');
   const prompt = createPrompt(choice, request);
+  const forms = replyForms(choice, prompt);
   const turn: Turn = {
     ...choice,
     request,
@@ -37,7 +43,8 @@ export async function createTurn(lookup: ModelLookup, request: GenerationRequest
     seed: request.seed ?? randomInt(2 ** 32),
     maxTokens: fitMaxTokens(request, prompt.ids.length, maxPositions),
     endIds: [...endOfTurnIds(choice.model), ...checkIds(stopTokenIds, vocabSize, 'stop_token_ids')],
-    constraint: formatConstraint(request.format),
+    constraint: createConstraint(request, forms),
+    parsing: createParsing(request, forms),
   };
   // Nothing is awaited since `requireRoom`, so that the limit holds exactly.
   choice.state.inFlight += request.n;
@@ -51,6 +58,22 @@ export async function countPromptTokens(
 ): Promise<number> {
   const { state } = await chooseModel(lookup, model);
   return state.conversations.previewPrompt({ ...prompt, rolloutId }).ids.length;
+}
+
+function replyForms({ model: { template } }: ModelChoice, prompt: Prompt): ReplyForms {
+  const { reasoning } = template;
+  return {
+    toolFormat: template.toolFormat ?? genericToolFormat,
+    reasoning,
+    isReasoningOpen: reasoning !== null && isReasoningOpen(prompt.text, reasoning),
+  };
+}
+
+/** With `tool_choice` none the tools are in the prompt, as in other turns of the conversation, and nothing is read as a call. */
+function createParsing({ prompt, toolChoice }: GenerationRequest, forms: ReplyForms): ReplyParserOptions | null {
+  if (prompt.type !== 'chat') return null;
+  const toolNames = toolChoice === 'none' ? [] : prompt.tools.map(({ name }) => name);
+  return toolNames.length === 0 && forms.reasoning === null ? null : { ...forms, toolNames };
 }
 
 /** Call once for each turn that was created, whatever became of it. */

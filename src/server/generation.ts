@@ -6,18 +6,14 @@ import { setMaxListeners } from 'node:events';
 import { EngineError } from '../core/errors.ts';
 import type { GenerationRequest, GenerationUsage } from '../core/generation.ts';
 import type { SampleEvent } from '../engines/engine.ts';
-import {
-  type EngineFinish,
-  type FinishedChoice,
-  type PromptLogprobs,
-  type ReplyDelta,
-  SampledChoice,
-} from './generation-choice.ts';
+import { type EngineFinish, type FinishedChoice, type PromptLogprobs, SampledChoice } from './generation-choice.ts';
 import { createTurn, endTurn, explainFailure, sampleChoice, type Turn } from './generation-turn.ts';
 import type { ModelLookup } from './model-lookup.ts';
+import type { ReplyDelta } from './reply-message.ts';
 import type { SampledTokens, TokenTexts } from './token-texts.ts';
 
-export type { FinishedChoice, PromptLogprobs, ReplyDelta, ReplyMessage } from './generation-choice.ts';
+export type { FinishedChoice, PromptLogprobs } from './generation-choice.ts';
+export type { ReplyDelta, ReplyMessage } from './reply-message.ts';
 
 /** What is known of a request before its first token. */
 export interface GenerationStart {

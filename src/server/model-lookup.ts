@@ -2,9 +2,11 @@
 import { ConfigError, EngineError } from '../core/errors.ts';
 import { waitFor } from '../core/wait.ts';
 import type { EngineInfo } from '../engines/engine.ts';
+import { markIds } from '../formats/tool-formats/tool-format.ts';
 import { refuse } from '../wire/errors.ts';
 import { type Conversations, createConversations } from './conversations.ts';
 import type { ServedModel } from './served-model.ts';
+import { genericToolFormat } from './template-input.ts';
 import { createTokenTexts, type TokenTexts } from './token-texts.ts';
 
 /** Where the inference routes find models. */
@@ -21,8 +23,12 @@ export interface ModelState {
   readonly tokenTexts: TokenTexts;
   /** Policy steps that were loaded when the engine was last asked. */
   knownSteps: ReadonlySet<number>;
+  /** Tokens whose text a parser reads, special or not. */
+  readonly markIds: ReadonlySet<number>;
   /** Choices that are being sampled. */
   inFlight: number;
+  /** Calls that could not be read, and were answered as text. */
+  malformedToolCalls: number;
 }
 
 export interface ModelChoice {
@@ -40,15 +46,33 @@ const states = new WeakMap<ServedModel, ModelState>();
 function modelState(model: ServedModel): ModelState {
   let state = states.get(model);
   if (state === undefined) {
+    const { tokenizer, template } = model;
     state = {
       conversations: createConversations(model),
-      tokenTexts: createTokenTexts(model.tokenizer),
+      tokenTexts: createTokenTexts(tokenizer),
+      markIds: markIds((text) => tokenizer.tokenId(text), template.toolFormat ?? genericToolFormat, template.reasoning),
       knownSteps: new Set(),
       inFlight: 0,
+      malformedToolCalls: 0,
     };
     states.set(model, state);
   }
   return state;
+}
+
+export interface InferenceCounters {
+  /** Choices that are being sampled. */
+  readonly inFlight: number;
+  /** Calls that could not be read, and were answered as text. */
+  readonly malformedToolCalls: number;
+  /** Prompts by how their ids came about. */
+  readonly prompts: Conversations['counters'];
+}
+
+/** Of one model, since it was opened. */
+export function inferenceCounters(model: ServedModel): InferenceCounters {
+  const { inFlight, malformedToolCalls, conversations } = modelState(model);
+  return { inFlight, malformedToolCalls, prompts: conversations.counters };
 }
 
 /** Splits `name@step`. Throws ApiError 404 if the step is not an integer. */

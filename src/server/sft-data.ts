@@ -10,7 +10,7 @@ import type { Datum } from '../engines/engine.ts';
 import type { ChatTemplate, TemplateMessage, TemplateOptions } from '../formats/chat-template.ts';
 import type { Tokenizer } from '../formats/tokenizer.ts';
 import type { PlainConversation } from '../wire/sft.ts';
-import { toTemplateMessages, toTemplateTools } from './template-input.ts';
+import { toTemplateInput } from './template-input.ts';
 
 export interface TextSide {
   readonly tokenizer: Pick<Tokenizer, 'encode' | 'tokenId' | 'tokenText' | 'eosId'>;
@@ -27,22 +27,19 @@ export function encodeConversation(
 ): Datum[] {
   const where = `conversations[${index}]`;
   const endId = endOfTurnId({ tokenizer, template });
-  const options: TemplateOptions = {
-    tools: toTemplateTools(conversation.tools),
-    extra: config.templateVariables,
-  };
-  const messages = toTemplateMessages(conversation.messages);
+  const inputOf = (count: number): ReturnType<typeof toTemplateInput> =>
+    toTemplateInput(template, conversation.messages.slice(0, count), conversation.tools);
+  const options: TemplateOptions = { tools: inputOf(0).tools, extra: config.templateVariables };
+  const messagesOf = (count: number): readonly TemplateMessage[] => inputOf(count).messages;
   const turns = assistantTurns(conversation, config.trainOn);
   if (turns.length === 0) throw new DataError(`${where}.messages: must hold an assistant message, got none`);
   const sequences: Sequence[] = [];
   let previous: number | null = null;
   for (const position of turns) {
     const turn = `${where}.messages[${position}]`;
-    const reply = renderReply(messages, position, template, options, tokenizer.tokenText(endId), turn);
+    const reply = renderReply(messagesOf, position, template, options, tokenizer.tokenText(endId), turn);
     const suffix =
-      previous === null
-        ? null
-        : template.renderSuffix(messages.slice(0, previous + 1), messages.slice(0, position), options);
+      previous === null ? null : template.renderSuffix(messagesOf(previous + 1), messagesOf(position), options);
     const isContinued = suffix !== null && sequences.length > 0;
     const sequence = isContinued ? (sequences.at(-1) as Sequence) : createSequence();
     if (!isContinued) sequences.push(sequence);
@@ -76,15 +73,15 @@ interface Reply {
 }
 
 function renderReply(
-  messages: readonly TemplateMessage[],
+  messagesOf: (count: number) => readonly TemplateMessage[],
   position: number,
   template: ChatTemplate,
   options: TemplateOptions,
   ending: string,
   where: string,
 ): Reply {
-  const prompt = template.render({ ...options, messages: messages.slice(0, position), addGenerationPrompt: true });
-  const whole = template.render({ ...options, messages: messages.slice(0, position + 1), addGenerationPrompt: false });
+  const prompt = template.render({ ...options, messages: messagesOf(position), addGenerationPrompt: true });
+  const whole = template.render({ ...options, messages: messagesOf(position + 1), addGenerationPrompt: false });
   const end = whole.lastIndexOf(ending);
   if (!whole.startsWith(prompt) || end < prompt.length) {
     throw new DataError(

@@ -16,10 +16,16 @@ export interface ScriptedModel extends ServedModel {
 /** Tokens for the words that the tests' replies are made of. */
 const corpus = Array.from({ length: 20 }, () => 'hello world left right up down café naïve 🙂 stop');
 
+export interface ScriptedModelOptions extends Omit<ScriptedEngineOptions, 'reply' | 'decode'> {
+  readonly name?: string;
+  /** Default: that of the starter model. */
+  readonly chatTemplate?: string;
+}
+
 /** `createReply` gets the tokenizer: replies are token ids. */
 export async function createScriptedModel(
   createReply: (tokenizer: Tokenizer) => ScriptedEngineOptions['reply'],
-  options: Omit<ScriptedEngineOptions, 'reply' | 'decode'> & { readonly name?: string } = {},
+  options: ScriptedModelOptions = {},
 ): Promise<ScriptedModel> {
   const folder = await mkdtemp(join(tmpdir(), 'art-server-'));
   try {
@@ -39,13 +45,15 @@ export async function createScriptedModel(
     });
     const tokenizer = await loadTokenizer(directory);
     const decode = (ids: readonly number[]): string => tokenizer.decode(ids);
-    const engine = createScriptedEngine({ ...options, maxPositions, reply: createReply(tokenizer), decode });
+    const { name = 'm', chatTemplate, ...engineOptions } = options;
+    const templateConfig = { ...tokenizer.config, ...(chatTemplate !== undefined && { chat_template: chatTemplate }) };
+    const engine = createScriptedEngine({ ...engineOptions, maxPositions, reply: createReply(tokenizer), decode });
     return {
-      name: options.name ?? 'm',
+      name,
       project: 'tests',
       engine,
       tokenizer,
-      template: createChatTemplate(tokenizer.config),
+      template: createChatTemplate(templateConfig),
       config,
       completions: createCompletionStore(),
       step: () => Math.max(...(options.policySteps ?? [0])),

@@ -40,9 +40,28 @@ interface ResponseBase {
   readonly prompt_token_ids?: readonly number[];
 }
 
+export interface WireToolCall {
+  readonly id: string;
+  readonly type: 'function';
+  readonly function: { readonly name: string; readonly arguments: string };
+}
+
+/** Of vLLM; OpenAI's models do not tell their reasoning. */
+interface WireReasoning {
+  readonly reasoning_content?: string;
+}
+
+export interface WireReplyMessage extends WireReasoning {
+  readonly role: 'assistant';
+  /** Null if there are tool calls and no text. */
+  readonly content: string | null;
+  readonly refusal: null;
+  readonly tool_calls?: readonly WireToolCall[];
+}
+
 export interface WireChoice {
   readonly index: number;
-  readonly message: { readonly role: 'assistant'; readonly content: string; readonly refusal: null };
+  readonly message: WireReplyMessage;
   readonly logprobs: WireLogprobs | null;
   readonly finish_reason: 'stop' | 'length' | 'tool_calls';
   readonly token_ids?: readonly number[];
@@ -55,9 +74,21 @@ export interface ChatCompletionResponse extends ResponseBase {
   readonly usage: WireUsage;
 }
 
+/** `id`, `type` and `name` come with the first delta of a call. */
+export interface WireToolCallDelta extends Partial<Pick<WireToolCall, 'id' | 'type'>> {
+  readonly index: number;
+  readonly function: { readonly name?: string; readonly arguments: string };
+}
+
+export interface WireDelta extends WireReasoning {
+  readonly role?: 'assistant';
+  readonly content?: string;
+  readonly tool_calls?: readonly WireToolCallDelta[];
+}
+
 export interface WireChunkChoice {
   readonly index: number;
-  readonly delta: { readonly role?: 'assistant'; readonly content?: string };
+  readonly delta: WireDelta;
   readonly logprobs: WireLogprobs | null;
   readonly finish_reason: 'stop' | 'length' | 'tool_calls' | null;
   readonly token_ids?: readonly number[];
