@@ -22,7 +22,13 @@ export interface ChoiceOrigin {
 export interface ChatChoice {
   readonly index: number;
   readonly finish_reason: string;
-  readonly message: { readonly role: string; readonly content?: string | null };
+  readonly message: {
+    readonly role: string;
+    readonly content?: string | null;
+    readonly tool_calls?: readonly object[];
+    /** What the policy thought before it answered. */
+    readonly reasoning_content?: string | null;
+  };
   readonly art?: ChoiceOrigin;
 }
 
