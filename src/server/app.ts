@@ -5,6 +5,7 @@ import { ApiError } from '../core/errors.ts';
 import { toAnthropicError } from '../wire/anthropic-output.ts';
 import { refuse, toHttpError } from '../wire/errors.ts';
 import { handleChatCompletion } from './chat-completions.ts';
+import { registerCompletionsRoute } from './completions.ts';
 import { isMessagesPath, registerMessagesRoutes } from './messages.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { handleHealth, handleModel, handleModels } from './models-route.ts';
@@ -42,6 +43,7 @@ export function createApp(options: AppOptions): Hono {
     app.get(`${base}/models`, (c) => handleModels(c, options));
     app.get(`${base}/models/:id`, (c) => handleModel(c, options, c.req.param('id') ?? ''));
     app.post(`${base}/chat/completions`, (c) => handleChatCompletion(c, options));
+    registerCompletionsRoute(app, base, options);
     registerResponsesRoutes(app, base, options, responses);
     registerMessagesRoutes(app, base, options);
   }

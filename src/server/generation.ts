@@ -5,9 +5,9 @@
 import { setMaxListeners } from 'node:events';
 import { EngineError } from '../core/errors.ts';
 import type { GenerationRequest, GenerationUsage } from '../core/generation.ts';
-import type { SampleEvent } from '../engines/engine.ts';
 import { type EngineFinish, type FinishedChoice, type PromptLogprobs, SampledChoice } from './generation-choice.ts';
 import { createTurn, endTurn, explainFailure, sampleChoice, type Turn } from './generation-turn.ts';
+import { mergeEvents } from './merge-events.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import type { ReplyDelta } from './reply-message.ts';
 import type { SampledTokens, TokenTexts } from './token-texts.ts';
@@ -172,33 +172,4 @@ function usageOf(turn: Turn, choices: readonly FinishedChoice[]): GenerationUsag
 /** What an engine did wrong that closed a sample without its last event. */
 function endedEarly(): EngineError {
   return new EngineError('engine: a sequence must end with a finish event, got none');
-}
-
-type Indexed = readonly [index: number, event: SampleEvent];
-
-/** Events of all sources as they come, each with the index of its source. The first failure ends it; sources that rest end with it. */
-async function* mergeEvents(sources: readonly AsyncIterable<SampleEvent>[]): AsyncGenerator<Indexed, void> {
-  const iterators = sources.map((source) => source[Symbol.asyncIterator]());
-  const pull = async (index: number): Promise<{ index: number; result: IteratorResult<SampleEvent> }> => ({
-    index,
-    result: await (iterators[index] as AsyncIterator<SampleEvent>).next(),
-  });
-  const pending = new Map(iterators.map((_, index) => [index, pull(index)]));
-  // A source that fails while another is awaited must not count as an unhandled rejection.
-  for (const promise of pending.values()) promise.catch(() => {});
-  try {
-    while (pending.size > 0) {
-      const { index, result } = await Promise.race(pending.values());
-      if (result.done) {
-        pending.delete(index);
-        continue;
-      }
-      yield [index, result.value];
-      const next = pull(index);
-      next.catch(() => {});
-      pending.set(index, next);
-    }
-  } finally {
-    for (const iterator of iterators) iterator.return?.()?.catch(() => {});
-  }
 }

@@ -6,6 +6,10 @@ import type { WireLogprobs, WireTokenLogprob } from '../wire/openai-response.ts'
 /** OpenAI's stand-in for "impossible": JSON has no −∞. */
 const lowestLogprob = -9999;
 
+export function finiteLogprob(logprob: number): number {
+  return Number.isFinite(logprob) ? logprob : lowestLogprob;
+}
+
 export interface SampledTokens {
   readonly tokenIds: readonly number[];
   readonly logprobs: readonly number[];
@@ -14,6 +18,10 @@ export interface SampledTokens {
 
 export interface TokenTexts {
   createLogprobs(sampled: SampledTokens): WireLogprobs;
+  /** The text of one token alone. */
+  textOf(id: number): string;
+  /** The text of ids in a row, special tokens too. */
+  decode(ids: readonly number[]): string;
 }
 
 /** Remembers text and bytes of each token, which are asked for at every turn. */
@@ -22,9 +30,11 @@ export function createTokenTexts(tokenizer: Tokenizer): TokenTexts {
   const entryOf = (id: number, logprob: number): WireTokenLogprob => {
     cache[id] ??= { token: tokenizer.tokenText(id), bytes: Array.from(tokenizer.tokenBytes(id)) };
     const { token, bytes } = cache[id];
-    return { token, logprob: Number.isFinite(logprob) ? logprob : lowestLogprob, bytes };
+    return { token, logprob: finiteLogprob(logprob), bytes };
   };
   return {
+    textOf: (id) => entryOf(id, 0).token,
+    decode: (ids) => tokenizer.decode(ids),
     createLogprobs: (sampled) => ({
       content: sampled.tokenIds.map((id, position) => ({
         ...entryOf(id, sampled.logprobs[position] as number),

@@ -65,6 +65,7 @@ export function createScriptedEngine(options: ScriptedEngineOptions): ScriptedEn
     cache.add(promptKey);
     totals.running += 1;
     try {
+      if (request.promptLogprobs !== undefined) yield promptEvent(request.promptIds, request.promptLogprobs);
       const size = request.isStreaming ? 1 : tokenIds.length;
       for (let start = 0; start < tokenIds.length; start += size) {
         if (reply.delayMs !== undefined) await sleep(reply.delayMs, request.signal);
@@ -141,6 +142,15 @@ function cutReply(
     if (isStopped) return { tokenIds, reason: 'stop' };
   }
   return { tokenIds, reason: 'length' };
+}
+
+function promptEvent(promptIds: readonly number[], topLogprobs: number): SampleEvent {
+  const logprobs = promptIds.map((_, position) => (position === 0 ? null : defaultLogprob));
+  if (topLogprobs === 0) return { type: 'prompt', logprobs };
+  const alternatives = promptIds.map((tokenId, position) =>
+    position === 0 ? null : [{ tokenId, logprob: defaultLogprob }],
+  );
+  return { type: 'prompt', logprobs, topLogprobs: alternatives };
 }
 
 function tokensEvent(
