@@ -31,6 +31,8 @@ export interface LocalBackendOptions {
   readonly allowedHosts?: readonly string[];
   /** Web pages that may call the server, as in `https://app.example`; default none. */
   readonly allowedOrigins?: readonly string[];
+  /** Folders of base models that keys without the scope `admin` may name by path; default none: they name ids of the hub. */
+  readonly modelRoots?: readonly string[];
   /** `none`: no text of a trajectory reaches the disk; rewards, metrics and weights do. Default `all`. */
   readonly store?: NonNullable<ArtServerOptions['store']>;
   /** Takes secrets and personal data out of what is stored: true, or which patterns and functions. Default false. */
@@ -49,6 +51,7 @@ const OPTION_NAMES = [
   'port',
   'allowedHosts',
   'allowedOrigins',
+  'modelRoots',
   'store',
   'redact',
   'onWarning',

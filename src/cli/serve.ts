@@ -14,6 +14,7 @@ interface ServeOptions extends EngineFlags {
   readonly port: number;
   readonly allowHost: readonly string[];
   readonly allowOrigin: readonly string[];
+  readonly modelRoot: readonly string[];
   readonly store: 'all' | 'none';
   readonly redact: boolean;
   readonly rank: number;
@@ -45,6 +46,7 @@ export function createServeCommand(): Command {
     .option('--port <port>', 'port; 0 = a free one', parseInteger, 8000)
     .option('--allow-host <name>', 'further name by which clients call the server; may be repeated', collect, [])
     .option('--allow-origin <origin>', 'web page that may call the server; may be repeated', collect, [])
+    .option('--model-root <folder>', 'folder of base models that training keys may name; may be repeated', collect, [])
     .addOption(
       new Option('--store <what>', 'texts of trajectories: none keeps them off the disk')
         .choices(['all', 'none'])
@@ -93,6 +95,7 @@ async function serve(options: ServeOptions): Promise<void> {
     port,
     allowedHosts: options.allowHost,
     allowedOrigins: options.allowOrigin,
+    modelRoots: options.modelRoot,
     store: options.store,
     redact: options.redact,
     engine: engineOptions(options),

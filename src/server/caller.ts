@@ -29,6 +29,8 @@ export interface RequestSecurity {
   /** Null: the server keeps no audit log. */
   readonly audit: AuditLog | null;
   readonly confirmations: Confirmations;
+  /** Folders whose models callers may name that are no admins. */
+  readonly modelRoots: readonly string[];
 }
 
 type SecureContext = Context<{ Variables: { artSecurity: RequestSecurity } }>;

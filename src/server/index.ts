@@ -1,10 +1,9 @@
 /** Public entry `agent-reinforcement-trainer/server`: one process that samples, trains and keeps the runs. Layer 5. */
 import type { Hono } from 'hono';
 import { createApp } from './app.ts';
-import type { HttpGuardOptions } from './http-guard.ts';
 import { type ListenOptions, startServer } from './listen.ts';
 import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
-import { createSecurity, openSecurity, type Security } from './security.ts';
+import { createSecurity, openSecurity, type Security, type ServerSecurityOptions } from './security.ts';
 import { registerTrainingRoutes } from './training-routes.ts';
 
 export { createApp } from './app.ts';
@@ -17,7 +16,10 @@ export type { RedactOptions, StorageOptions } from './storage-policy.ts';
 export { registerTrainingRoutes } from './training-routes.ts';
 export type { TrainingRun } from './training-run.ts';
 
-export interface ArtServerOptions extends Omit<ModelRegistryOptions, 'createEngine'>, ListenOptions, HttpGuardOptions {
+export interface ArtServerOptions
+  extends Omit<ModelRegistryOptions, 'createEngine'>,
+    ListenOptions,
+    ServerSecurityOptions {
   /** Default: the embedded engine, a child process on this computer's CPU. */
   readonly createEngine?: ModelRegistryOptions['createEngine'];
 }

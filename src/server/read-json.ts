@@ -2,12 +2,13 @@
 import type { Context } from 'hono';
 import { AbortedError, ApiError, messageOf } from '../core/errors.ts';
 import { refuse } from '../wire/errors.ts';
+import { checkJsonDepth, checkMessageCount } from './json-limits.ts';
 
 const jsonType = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 
 /**
- * Throws ApiError 415 if the body is not declared as JSON, 413 if it has more than `maxBytes` bytes, 400 if it is not JSON, AbortedError
- * if the client leaves before all of it has come.
+ * Throws ApiError 415 if the body is not declared as JSON, 413 if it has more than `maxBytes` bytes, 400 if it is not JSON or nests too
+ * deep, AbortedError if the client leaves before all of it has come.
  * A browser sends other types, or none, to a foreign server without asking it first.
  */
 export async function readJson(c: Context, maxBytes: number): Promise<unknown> {
@@ -19,6 +20,13 @@ export async function readJson(c: Context, maxBytes: number): Promise<unknown> {
   const length = c.req.header('content-length');
   if (length !== undefined && Number(length) > maxBytes) throw tooLarge(maxBytes, length);
   const text = await readText(c, maxBytes, length !== undefined);
+  checkJsonDepth(text);
+  const json = parseJson(text);
+  checkMessageCount(json);
+  return json;
+}
+
+function parseJson(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;
   } catch (cause) {

@@ -10,6 +10,7 @@ import { createApp } from './app.ts';
 import { callerOf, type Scope } from './caller.ts';
 import { createKey, openKeys } from './keys.ts';
 import { startServer } from './listen.ts';
+import { readJson } from './read-json.ts';
 import { createSecurity, type SecurityOptions } from './security.ts';
 
 let root: string;
@@ -23,7 +24,7 @@ function createTestApp(options: SecurityOptions): { readonly app: Hono; readonly
   const security = createSecurity(options);
   const registerRoutes = (routes: Hono): void => {
     for (const path of [...paths, '/else']) routes.all(path, (c) => c.json(callerOf(c)));
-    routes.post('/v1/read', async (c) => c.json((await c.req.text()).length));
+    routes.post('/v1/read', async (c) => c.json(await readJson(c, 1_000)));
     routes.get('/v1/wait', async (c) => {
       await new Promise((resolve) => setTimeout(resolve, 300));
       return c.json({});
@@ -197,7 +198,10 @@ describe('over a port', () => {
 
   test.each([
     ['headers', 'POST /v1/read HTTP/1.1\r\nHost: localhost\r\nX-A: '],
-    ['body', 'POST /v1/read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{'],
+    [
+      'body',
+      'POST /v1/read HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{',
+    ],
   ])('a client that never sends the rest of its %s is cut off', async (_part, text) => {
     const server = await startServer(createTestApp({}).app, { headersTimeoutMs: 300, requestTimeoutMs: 400 });
     const socket = connect(server.port, '127.0.0.1');

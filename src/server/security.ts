@@ -15,11 +15,17 @@ import { type KeyStore, openKeys, type StoredKey } from './keys.ts';
 import { scopeOf } from './route-scopes.ts';
 import { createStoragePolicy, type StorageOptions } from './storage-policy.ts';
 
-export interface SecurityOptions extends HttpGuardOptions {
+export interface SecurityOptions extends ServerSecurityOptions {
   /** Where changes are written down; default nowhere. */
   readonly audit?: AuditLog;
   /** Default: none, every request is the local user's. */
   readonly keys?: KeyStore;
+}
+
+/** What a user sets. */
+export interface ServerSecurityOptions extends HttpGuardOptions {
+  /** Folders of base models that keys without the scope `admin` may name by path; default none: they name ids of the hub. */
+  readonly modelRoots?: readonly string[];
 }
 
 export interface Security {
@@ -30,6 +36,7 @@ export interface Security {
   readonly confirmations: Confirmations;
   readonly guard: HttpGuard;
   readonly limits: KeyLimits;
+  readonly modelRoots: readonly string[];
 }
 
 /** Throws ConfigError on an origin or host name that is none. */
@@ -41,13 +48,14 @@ export function createSecurity(options: SecurityOptions = {}): Security {
     confirmations: createConfirmations(),
     guard: createHttpGuard(options),
     limits: createKeyLimits(),
+    modelRoots: options.modelRoots ?? [],
   };
 }
 
 /** The security of a server that keeps its runs in `root`: the keys and the audit log there. Throws ConfigError on a damaged key file. */
 export async function openSecurity(
   root: string,
-  options: HttpGuardOptions & StorageOptions & { readonly onWarning?: (message: string) => void },
+  options: ServerSecurityOptions & StorageOptions & { readonly onWarning?: (message: string) => void },
 ): Promise<Security> {
   const onWarning = options.onWarning ?? ((message: string): void => console.warn(message));
   const { redact } = createStoragePolicy(options);
@@ -56,7 +64,7 @@ export async function openSecurity(
 
 /** Runs before every route: checks the request, binds who sent it, holds its place among the key's requests. */
 export function guardApp(app: Hono, security: Security): void {
-  const { audit, confirmations, guard, keys, limits } = security;
+  const { audit, confirmations, guard, keys, limits, modelRoots } = security;
   app.use('*', async (c, next) => {
     const requestId = requestIdOf(c);
     c.header('x-request-id', requestId);
@@ -65,7 +73,7 @@ export function guardApp(app: Hono, security: Security): void {
     if (preflight !== null) return preflight;
     await keys?.refresh();
     const { caller, key } = identify(c, security);
-    bindSecurity(c, { caller, requestId, audit, confirmations });
+    bindSecurity(c, { caller, requestId, audit, confirmations, modelRoots });
     if (key === undefined) return next();
     const leave = limits.enter(key);
     const outgoing = (c.env as { readonly outgoing?: ServerResponse } | undefined)?.outgoing;

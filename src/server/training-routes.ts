@@ -12,6 +12,7 @@ import {
   type TrainProgress,
   trainRequest,
 } from '../wire/training.ts';
+import { guardBaseModel } from './base-model-guard.ts';
 import { callerOf, whoOf } from './caller.ts';
 import { createRegistrationRecorder, createTrainingRecorder, recordLog } from './change-records.ts';
 import type { TrainJob } from './jobs.ts';
@@ -34,6 +35,7 @@ export function registerTrainingRoutes(app: Hono, registry: ModelRegistry, regis
   const recordTraining = createTrainingRecorder();
   app.post('/api/models', async (c) => {
     const request = parseWire(registerRequest, await readJson(c, maxBodyBytes));
+    await guardBaseModel(c, request, registry);
     const registering = recordRegistration(c, request, () => registry.register(request));
     const run = await settleWithin(registering, registerAnswerMs);
     if (run !== null) return c.json(await run.info());

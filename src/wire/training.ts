@@ -14,14 +14,31 @@ export const modelName = z
   .regex(
     /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/,
     'must be 1–100 letters, digits, dots, dashes or underscores, starting with a letter or digit',
+  )
+  .refine(
+    (name) => !/^(con|prn|aux|nul|com\d|lpt\d)(\.|$)/i.test(name) && !name.endsWith('.'),
+    'must not be the name of a device of Windows or end with a dot',
   );
+
+/** Beside the folders of projects lie files: keys.json, audit.jsonl and what belongs to them. */
+export const projectName = modelName.refine(
+  (name) => !/\.(jsonl?|lock|tmp)$/i.test(name),
+  'must not end with .json, .jsonl, .lock or .tmp',
+);
+
+/** Text of one line, as paths and ids are. */
+const line = z
+  .string()
+  .min(1)
+  .max(4096)
+  .refine((text) => [...text].every((character) => character >= ' '), 'must not hold control characters');
 
 /** `POST /api/models`. Sent again for the same name, it must say the same. */
 export const registerRequest = z.strictObject({
   name: modelName,
-  project: modelName,
+  project: projectName,
   /** Folder of a Hugging Face model or .gguf file on the server's machine, or an id of the hub: `org/name[@revision][:file.gguf]`. */
-  base_model: z.string().min(1),
+  base_model: line,
   lora: z.strictObject({
     rank: z.int().min(1).max(1024),
     alpha: z.number().positive().max(1_000_000),
@@ -30,7 +47,7 @@ export const registerRequest = z.strictObject({
   /** Seed of the adapter's initial weights. */
   seed: z.int().min(0),
   /** Jinja text that takes the place of the base model's own. */
-  chat_template: z.string().min(1).optional(),
+  chat_template: z.string().min(1).max(262_144).optional(),
 });
 export type RegisterRequest = z.infer<typeof registerRequest>;
 
