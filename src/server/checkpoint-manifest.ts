@@ -20,6 +20,8 @@ export const checkpointManifest = z.strictObject({
   request: z
     .strictObject({ kind: z.enum(jobKinds), sha256: z.string(), part: z.int().min(0), parts: z.int().min(1) })
     .optional(),
+  /** Collected rollouts that were trained, so that none is trained twice. */
+  rollouts: z.array(z.string()).optional(),
   config: z.record(z.string(), z.unknown()).nullable(),
   /** SHA-256 of `trajectories/<kind>/<step>.jsonl`, as stored; null where there is no such file. Absent in older checkpoints. */
   dataSha256: z.string().nullable().optional(),

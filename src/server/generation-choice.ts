@@ -3,7 +3,7 @@ import type { PlainMessage } from '../core/chat.ts';
 import type { SampleEvent } from '../engines/engine.ts';
 import type { Turn } from './generation-turn.ts';
 import { type ReplyDelta, type ReplyMessage, ReplyMessageBuilder } from './reply-message.ts';
-import type { CompletionRecord } from './served-model.ts';
+import type { CompletionRecord, CompletionSource } from './served-model.ts';
 import { ReplyText, type SampledTokens } from './token-texts.ts';
 
 export interface FinishedChoice extends Required<SampledTokens> {
@@ -74,9 +74,10 @@ export class SampledChoice implements SampledTokens {
       finishReason: event.reason,
     };
     const message = this.#message.message();
-    model.completions.put(record);
+    const reply = toPlainMessage(message);
+    model.completions.put(record, sourceOf(this.#turn, this.tokenIds, reply));
     state.malformedToolCalls += this.#message.malformedToolCalls;
-    if (request.prompt.type === 'chat') state.conversations.record(prompt, toPlainMessage(message), record);
+    if (request.prompt.type === 'chat') state.conversations.record(prompt, reply, record);
     return {
       index: this.index,
       finishReason: event.reason === 'stop' && message.toolCalls.length > 0 ? 'tool_calls' : event.reason,
@@ -98,4 +99,20 @@ function toPlainMessage({ content, reasoning, toolCalls }: ReplyMessage): PlainM
     ...(reasoning !== null && { reasoning }),
     ...(toolCalls.length > 0 && { toolCalls }),
   };
+}
+
+/** The text side of a turn, and of its rollout, if it belongs to one. */
+function sourceOf(
+  { model, request, prompt, seed }: Turn,
+  sampled: readonly number[],
+  reply: PlainMessage,
+): CompletionSource {
+  const { tokenizer } = model;
+  const readPrompt = (): string => (prompt.text === '' ? tokenizer.decode(prompt.ids) : prompt.text);
+  const readText = (): string => readPrompt() + tokenizer.decode(sampled);
+  const { rolloutId } = request;
+  if (rolloutId === null) return { readText, call: null };
+  const messages =
+    request.prompt.type === 'chat' ? request.prompt.messages : [{ role: 'user', content: readPrompt() } as const];
+  return { readText, call: { rolloutId, sampledAt: Date.now(), seed, messages, reply } };
 }

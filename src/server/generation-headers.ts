@@ -1,10 +1,19 @@
 /** Headers that all inference routes read and write. Layer 5. */
 import type { Context } from 'hono';
+import { refuse } from '../wire/errors.ts';
+import { parseRolloutId } from '../wire/rollouts.ts';
 import type { GenerationStart } from './generation.ts';
 
-/** The rollout that a call belongs to: by header, or by the path form of the base URL. */
+/** The rollout that a call belongs to: by header, or by the path form of the base URL. Throws ApiError 400 for what is no id. */
 export function rolloutIdOf(c: Context): string | null {
-  return c.req.param('rolloutId') ?? c.req.header('x-art-rollout') ?? null;
+  const [byPath, byHeader] = [c.req.param('rolloutId'), c.req.header('x-art-rollout')];
+  const id = byPath ?? byHeader;
+  if (id === undefined) return null;
+  if (byPath !== undefined && byHeader !== undefined && byPath !== byHeader) {
+    const message = `x-art-rollout: must be the rollout of the path, ${JSON.stringify(byPath)}, got ${JSON.stringify(byHeader)}`;
+    throw refuse(400, 'invalid_value', message, 'x-art-rollout');
+  }
+  return parseRolloutId(id, byPath === undefined ? 'x-art-rollout' : 'rollout');
 }
 
 /** What every inference route says in headers. */

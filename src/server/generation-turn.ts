@@ -30,6 +30,7 @@ export interface Turn extends ModelChoice {
 /** Throws ApiError 404 if the model is not served, 429 if it is too busy, 400 if the prompt leaves no room for a reply. */
 export async function createTurn(lookup: ModelLookup, request: GenerationRequest): Promise<Turn> {
   const choice = await chooseModel(lookup, request.model);
+  if (request.rolloutId !== null) choice.model.completions.rollouts.admit(request.rolloutId);
   requireRoom(choice, request.n, lookup.maxInFlight ?? defaultMaxInFlight);
   const { maxPositions, vocabSize } = choice.model.config;
   const { stopTokenIds = [], logitBias = [] } = request.sampling;

@@ -3,6 +3,7 @@ import type { Hono } from 'hono';
 import { createApp } from './app.ts';
 import { type ListenOptions, startServer } from './listen.ts';
 import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
+import { registerRolloutRoutes } from './rollout-routes.ts';
 import { createSecurity, openSecurity, type Security, type ServerSecurityOptions } from './security.ts';
 import { registerTrainingRoutes } from './training-routes.ts';
 
@@ -67,7 +68,10 @@ export function createArtApp(registry: ModelRegistry, security: Security = creat
     models: registry.models,
     findModel: registry.findModel,
     ...(registry.maxInFlight !== undefined && { maxInFlight: registry.maxInFlight }),
-    registerRoutes: (app) => registerTrainingRoutes(app, registry),
+    registerRoutes: (app) => {
+      registerTrainingRoutes(app, registry);
+      registerRolloutRoutes(app, registry);
+    },
   });
 }
 

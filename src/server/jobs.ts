@@ -3,8 +3,8 @@
  * Ended jobs are remembered in bounded number; what trained is found in the checkpoints for ever.
  */
 import { createHash } from 'node:crypto';
-import { AbortedError } from '../core/errors.ts';
-import { toHttpError } from '../wire/errors.ts';
+import { AbortedError, type ApiError, EngineError } from '../core/errors.ts';
+import { refuse, toHttpError } from '../wire/errors.ts';
 import type { JobKind, JobState, WireJob } from '../wire/jobs.ts';
 import type { TrainProgress, TrainResult } from '../wire/training.ts';
 
@@ -225,4 +225,21 @@ class Job implements TrainJob, JobIdentity {
 /** Why a cancelled job ended. */
 export function cancelledError(id: string): AbortedError {
   return new AbortedError(`job ${id}: was cancelled; its step was undone`, { details: { code: cancelledCode } });
+}
+
+/** The key of a call, on another one. */
+export function reusedKeyError(key: string): ApiError {
+  return refuse(
+    409,
+    'idempotency_key_reused',
+    `idempotency_key: must be new for a request with another body, got ${JSON.stringify(key)} again`,
+    'idempotency_key',
+  );
+}
+
+/** What those get whose call the end of the server cut short. */
+export function closingError(): EngineError {
+  return new EngineError('train: the server is shutting down; send the call again with the same idempotency key', {
+    details: { isRetryable: true },
+  });
 }

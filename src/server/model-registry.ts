@@ -6,7 +6,7 @@ import { createDownloadBar } from '../hub/progress-bar.ts';
 import { refuse } from '../wire/errors.ts';
 import type { RegisterRequest } from '../wire/training.ts';
 import { normalizeBaseModel } from './base-model.ts';
-import { type CompletionStoreOptions, createCompletionStore } from './completion-store.ts';
+import { type CompletionStoreOptions, openCompletionStore } from './completion-store.ts';
 import { createEventHub, type EventHub } from './events.ts';
 import { loadModelFiles } from './model-files.ts';
 import type { ModelLookup } from './model-lookup.ts';
@@ -156,6 +156,8 @@ function environmentOf(options: ModelRegistryOptions): Omit<RunEnvironment, 'sig
   if (!Number.isSafeInteger(maxWaitingTrainCalls) || maxWaitingTrainCalls < 0) {
     throw new ConfigError(`maxWaitingTrainCalls: must be an integer ≥ 0, got ${maxWaitingTrainCalls}`);
   }
+  const onWarning = options.onWarning ?? ((message: string): void => console.warn(message));
+  const storage = createStoragePolicy(options);
   return {
     root: options.root,
     createEngine: options.createEngine,
@@ -163,11 +165,12 @@ function environmentOf(options: ModelRegistryOptions): Omit<RunEnvironment, 'sig
     restartLimits: options.engineRestart ?? {},
     loadModelFiles: options.loadModelFiles ?? loadModelFiles,
     hub: hubOptionsOf(options),
-    createCompletions: () => createCompletionStore(options.completions),
+    openCompletions: (directory) =>
+      openCompletionStore(directory, { storagePolicy: storage, ...options.completions }, onWarning),
     probeTolerance,
     maxWaitingTrainCalls,
-    storage: createStoragePolicy(options),
-    onWarning: options.onWarning ?? ((message) => console.warn(message)),
+    storage,
+    onWarning,
   };
 }
 

@@ -4,10 +4,11 @@
  * that its engine is started again.
  */
 import { rm, rmdir } from 'node:fs/promises';
+import { join } from 'node:path';
 import { CheckpointError } from '../core/errors.ts';
 import type { EmbeddedEngineOptions } from '../engines/embedded/options.ts';
 import type { Engine } from '../engines/engine.ts';
-import { type RestartLimits, superviseEngine } from '../engines/supervised-engine.ts';
+import { type RestartLimits, type SupervisedEngine, superviseEngine } from '../engines/supervised-engine.ts';
 import { isPresent } from '../formats/atomic-files.ts';
 import type { HubOptions } from '../hub/options.ts';
 import type { RegisterRequest } from '../wire/training.ts';
@@ -42,7 +43,7 @@ export interface RunEnvironment
   readonly restartLimits: RestartLimits;
   readonly loadModelFiles: (path: string, chatTemplate?: string) => Promise<ModelFiles>;
   readonly hub: HubOptions;
-  readonly createCompletions: () => CompletionStore;
+  readonly openCompletions: (directory: string) => Promise<CompletionStore>;
   /** Fires when nobody waits for the run any more. */
   readonly signal: AbortSignal;
 }
@@ -103,7 +104,10 @@ async function openOrUndo(
     return run;
   } catch (error) {
     await run?.close();
-    if (isNew && !hadCheckpoints) await rm(`${directory}/checkpoints`, { recursive: true, force: true });
+    if (isNew && !hadCheckpoints) {
+      for (const made of ['checkpoints', 'completions'])
+        await rm(join(directory, made), { recursive: true, force: true });
+    }
     throw error;
   }
 }
@@ -127,19 +131,23 @@ async function openLocked(
   const { probeTolerance, maxWaitingTrainCalls, storage, onWarning, onEvent } = environment;
   const origin = { baseModel: request.base_model, baseModelSha256, packageVersion };
   const policies = new PolicyLoader({ checkpoints, tokenizer: files.tokenizer, probeTolerance, origin, onWarning });
+  const completions = await environment.openCompletions(join(directory, 'completions'));
+  for (const { manifest } of checkpoints.list())
+    completions.rollouts.markTrained(manifest.rollouts ?? [], manifest.step);
   let loaded: LoadedPolicy | undefined;
-  const engine = await superviseEngine({
-    ...environment.restartLimits,
-    name,
-    start: (signal) => environment.createEngine(engineOptions(request, base.path, environment.engineTuning), signal),
-    recover: async (fresh) => {
-      loaded = await policies.recover(fresh);
-    },
-    onWarning,
-    signal: environment.signal,
-  });
+  let engine: SupervisedEngine | undefined;
   try {
-    const model = { name, project, engine, ...files, completions: environment.createCompletions() };
+    engine = await superviseEngine({
+      ...environment.restartLimits,
+      name,
+      start: (signal) => environment.createEngine(engineOptions(request, base.path, environment.engineTuning), signal),
+      recover: async (fresh) => {
+        loaded = await policies.recover(fresh);
+      },
+      onWarning,
+      signal: environment.signal,
+    });
+    const model = { name, project, engine, ...files, completions };
     const { newest, servedLogprobs, ...probe } = loaded!;
     const settings = {
       ...probe,
@@ -153,7 +161,8 @@ async function openLocked(
     const parts = { model, engine, policies, checkpoints, metricFiles };
     return new TrainingRun({ ...parts, ...identity, ...settings }, { newest, servedLogprobs });
   } catch (error) {
-    await engine.close();
+    await engine?.close();
+    await completions.close();
     throw error;
   }
 }

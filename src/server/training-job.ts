@@ -4,6 +4,7 @@ import type { Engine } from '../engines/engine.ts';
 import type { JobKind } from '../wire/jobs.ts';
 import type { TrainProgress, TrainRequest } from '../wire/training.ts';
 import { toTrainConfig } from '../wire/training-names.ts';
+import { resolveGroups } from './rollout-histories.ts';
 import type { ServedModel } from './served-model.ts';
 import type { StoragePolicy } from './storage-policy.ts';
 import { addMetrics, batchMetrics, type Metrics, stalenessMetrics, trajectoryMetrics } from './train-metrics.ts';
@@ -44,6 +45,8 @@ export interface PreparedJob {
   readonly hasData: boolean;
   /** Lines for `trajectories/train/<step>.jsonl`; null = no such file. */
   readonly trajectories: string | null;
+  /** Collected rollouts that it trains; they are held for it until it has ended. */
+  readonly rolloutIds?: readonly string[];
   /** The optimizer updates of one part. If it rejects, the engine may hold changed weights. */
   readonly update: (context: UpdateContext) => Promise<PartUpdates>;
 }
@@ -68,14 +71,17 @@ export function prepareTraining(
   const { model, maxPositions, probeTolerance, storage, onWarning } = environment;
   const importanceCap = probeTolerance > 0 ? inexactImportanceCap : defaultTrainConfig.importanceCap;
   const config = toTrainConfig(request.options, { ...defaultTrainConfig, importanceCap });
-  const batch = buildTrainingBatch(request.groups, model.completions, {
+  const { rollouts } = model.completions;
+  const { groups, rolloutIds, skipped } = resolveGroups(request, rollouts);
+  const batch = buildTrainingBatch(groups, model.completions, {
     isNormalized: config.normalizeAdvantages,
     turnDiscount: config.turnDiscount,
     maxTokens: maxPositions,
   });
   // The placeholder keeps users' metrics off the name; the step replaces it.
   const metrics: Metrics = { [`train/${changedMetric}`]: 0, ...batchMetrics(batch) };
-  addMetrics(metrics, trajectoryMetrics('train', request.groups));
+  if (skipped > 0) metrics['discarded/step/trained_rollouts'] = skipped;
+  addMetrics(metrics, trajectoryMetrics('train', groups));
   const hasData = batch.trajectories.length > 0;
   return {
     kind: 'train',
@@ -84,7 +90,8 @@ export function prepareTraining(
     config: { ...config },
     parts: 1,
     hasData,
-    trajectories: formatTrajectories(request.groups, model, storage),
+    trajectories: formatTrajectories(groups, model, storage),
+    rolloutIds,
     update: async ({ engine, step, nextStep, signal, onProgress }) => {
       if (!hasData) onWarning(nothingTrainable(nextStep, batch, maxPositions));
       const updates = await runUpdates({ engine, batch, config, step, signal, onProgress });

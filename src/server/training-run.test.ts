@@ -6,7 +6,7 @@ import { type CountingEngine, createCountingEngine } from '../../test/server/cou
 import { completion, group, trainRequest, trajectory } from '../../test/server/training-fixtures.ts';
 import { ApiError, CheckpointError, ConfigError, DataError, EngineError } from '../core/errors.ts';
 import { writeStarterModel } from '../formats/starter-model.ts';
-import type { RegisterRequest, TrainRequest } from '../wire/training.ts';
+import type { RegisterRequest } from '../wire/training.ts';
 import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
 import type { TrainingRun } from './training-run.ts';
 
@@ -64,7 +64,7 @@ async function reopen(): Promise<TrainingRun> {
 }
 
 /** A request whose turns the run holds, sampled at its step by the weights of that step. */
-function request(run: TrainingRun, key: string, rewards: readonly number[] = [1, 0]): TrainRequest {
+function request(run: TrainingRun, key: string, rewards: readonly number[] = [1, 0]): ReturnType<typeof trainRequest> {
   const logprob = Math.fround(-1 - engines.at(-1)!.weight());
   const ids = rewards.map((_, index) => `${key}-${index}`);
   for (const id of ids) {

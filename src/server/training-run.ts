@@ -13,7 +13,6 @@ import type { SftRequest } from '../wire/sft.ts';
 import type { LogRequest, ModelInfo, TrainRequest, TrainResult } from '../wire/training.ts';
 import { toModelInfo } from '../wire/training-names.ts';
 import type { Who } from './caller.ts';
-import { isLastPart } from './checkpoint-manifest.ts';
 import type { CheckpointStore, StoredCheckpoint } from './checkpoints.ts';
 import {
   cancelledError,
@@ -23,17 +22,19 @@ import {
   type JobBook,
   type JobContext,
   jobId,
+  reusedKeyError,
   type TrainJob,
 } from './jobs.ts';
 import { createRows, type MetricFiles, type MetricRow, type MetricRows } from './metric-files.ts';
 import type { LoadedPolicy, PolicyLoader } from './policy-loader.ts';
-import { closingError, reusedKey } from './run-errors.ts';
+import { closingError } from './run-errors.ts';
 import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
 import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
 import { prepareSft } from './sft-job.ts';
 import { metricsOf, resultOf, rowsOf } from './step-result.ts';
 import type { StoragePolicy } from './storage-policy.ts';
+import { storedJobs } from './stored-jobs.ts';
 import { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { changedMetric, type PreparedJob, prepareTraining } from './training-job.ts';
 import { addTrajectories, formatTrajectories, hashData, writeTrajectories } from './trajectory-files.ts';
@@ -149,14 +150,14 @@ export class TrainingRun {
   job(id: string): WireJob | undefined {
     const known = this.#jobs.get(id);
     if (known !== undefined) return known.describe();
-    return this.#storedJobs().find((job) => job.id === id);
+    return storedJobs(this.model.name, this.#options.checkpoints).find((job) => job.id === id);
   }
 
   /** All jobs, those of earlier processes first. */
   jobs(): readonly WireJob[] {
     const known = this.#jobs.list().map((job) => job.describe());
     const ids = new Set(known.map(({ id }) => id));
-    return [...this.#storedJobs().filter(({ id }) => !ids.has(id)), ...known];
+    return [...storedJobs(this.model.name, this.#options.checkpoints).filter(({ id }) => !ids.has(id)), ...known];
   }
 
   /** The job as something to follow, if it waits or runs. */
@@ -200,6 +201,7 @@ export class TrainingRun {
     this.#closing.abort(closingError());
     await this.#jobs.settle();
     await this.#logQueue(() => this.model.engine.close());
+    await this.model.completions.close();
   }
 
   #submit<T extends { readonly idempotency_key: string }>(
@@ -214,7 +216,7 @@ export class TrainingRun {
     const newest = checkpoints.partsByKey(idempotencyKey).at(-1);
     const active = this.#jobs.findActive(idempotencyKey);
     const known = newest?.manifest.request?.sha256 ?? active?.requestSha256 ?? requestSha256;
-    if (known !== requestSha256) throw reusedKey(idempotencyKey);
+    if (known !== requestSha256) throw reusedKeyError(idempotencyKey);
     const stored = checkpoints.findByKey(idempotencyKey);
     if (stored !== undefined) return finishedJob(this.model.name, { kind, idempotencyKey }, resultOf(stored));
     if (active !== undefined) return active;
@@ -227,7 +229,13 @@ export class TrainingRun {
       );
     }
     const prepared: OwnedJob = { ...prepare(requestSha256), by };
-    return this.#jobs.start(prepared, (context) => this.#trainQueue(() => this.#runJob(prepared, context)));
+    const { rolloutIds = [] } = prepared;
+    const { rollouts } = this.model.completions;
+    rollouts.reserve(rolloutIds);
+    const run = (context: JobContext): Promise<TrainResult> => this.#runJob(prepared, context);
+    return this.#jobs.start(prepared, (context) =>
+      this.#trainQueue(() => run(context)).finally(() => rollouts.release(rolloutIds)),
+    );
   }
 
   async #runJob(prepared: OwnedJob, context: JobContext): Promise<TrainResult> {
@@ -318,6 +326,8 @@ export class TrainingRun {
       ...{ step, parentStep, baseModel, baseModelSha256, packageVersion, idempotencyKey, config },
       ...{ dataSha256: hashData(prepared.trajectories), trainedBy: prepared.by },
       request: { kind, sha256: requestSha256, part, parts: prepared.parts },
+      ...(prepared.rolloutIds !== undefined &&
+        prepared.rolloutIds.length > 0 && { rollouts: [...prepared.rolloutIds] }),
       history: [rows.history],
       timings: [rows.timing],
     };
@@ -326,6 +336,7 @@ export class TrainingRun {
       this.#step = step;
       this.#servedLogprobs = served;
       policies.noteStep(step);
+      this.model.completions.rollouts.markTrained(prepared.rolloutIds ?? [], step);
       return committed;
     });
   }
@@ -381,15 +392,5 @@ export class TrainingRun {
     this.#onEvent({ type: 'step.trained', data: { model, step, parent_step: parentStep, split, metrics } });
     const bytes = Object.values(files).reduce((sum, file) => sum + file.bytes, 0);
     this.#onEvent({ type: 'checkpoint.committed', data: { model, step, bytes } });
-  }
-
-  #storedJobs(): WireJob[] {
-    const { checkpoints } = this.#options;
-    return checkpoints.list().flatMap((checkpoint) => {
-      const { idempotencyKey, request } = checkpoint.manifest;
-      if (idempotencyKey === null || !isLastPart(checkpoint.manifest)) return [];
-      const identity = { kind: request?.kind ?? 'train', idempotencyKey } as const;
-      return [finishedJob(this.model.name, identity, resultOf(checkpoint)).describe()];
-    });
   }
 }

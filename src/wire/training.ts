@@ -3,6 +3,7 @@
  * Every object is strict: an unknown key is refused by name.
  */
 import { z } from 'zod';
+import { rolloutGroup } from './rollouts.ts';
 
 const scalar = z.union([z.string(), z.number(), z.boolean(), z.null()]);
 const metrics = z.record(z.string(), z.union([z.number(), z.boolean()]));
@@ -144,7 +145,10 @@ export type WireTrainOptions = z.infer<typeof trainOptions>;
 export const trainRequest = z.strictObject({
   /** Sent twice, it trains once: the second answer is the first one's result. */
   idempotency_key: z.string().min(1).max(200),
-  groups: z.array(wireGroup),
+  /** Trajectories of the sender, or rollouts that the server collected. */
+  groups: z.array(z.union([wireGroup, rolloutGroup])),
+  /** What to do with rollouts that an earlier step trained; default `refuse`. */
+  trained_rollouts: z.enum(['refuse', 'skip']).optional(),
   options: trainOptions,
 });
 export type TrainRequest = z.infer<typeof trainRequest>;

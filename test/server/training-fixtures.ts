@@ -46,6 +46,9 @@ export function group(...trajectories: readonly WireTrajectory[]): WireGroup {
   return { trajectories: [...trajectories], exceptions: [], metrics: {}, metadata: {}, logs: [] };
 }
 
-export function trainRequest(idempotencyKey: string, ...groups: readonly WireGroup[]): TrainRequest {
+export function trainRequest(
+  idempotencyKey: string,
+  ...groups: readonly WireGroup[]
+): TrainRequest & { groups: WireGroup[] } {
   return { idempotency_key: idempotencyKey, groups: [...groups], options: { learning_rate: 0.25 } };
 }
