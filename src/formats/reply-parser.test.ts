@@ -117,6 +117,61 @@ const samples: readonly Sample[] = [
     text,
     reply: onlyText(text),
   })),
+  {
+    format: 'mistral',
+    text: 'Wait. [TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "abcdefgh1"}, {"name": "x", "arguments": {}}]',
+    reply: {
+      ...called({ id: 'abcdefgh1', name: 'f', arguments: '{"a": 1}' }, { name: 'x', arguments: '{}' }),
+      text: 'Wait.',
+    },
+  },
+  {
+    format: 'mistral_args',
+    text: '[TOOL_CALLS]f[ARGS]{"a": "}"}[TOOL_CALLS]look_up[CALL_ID]abcdefgh2[ARGS] {}[TOOL_CALLS]x{"b" : 2}',
+    reply: called(
+      { name: 'f', arguments: '{"a": "}"}' },
+      { id: 'abcdefgh2', name: 'look_up', arguments: '{}' },
+      { name: 'x', arguments: '{"b" : 2}' },
+    ),
+  },
+  ...[
+    '[TOOL_CALLS]',
+    '[TOOL_CALLS] f[ARGS]{"a"',
+    '[TOOL_CALLS]f, g{}',
+    '[TOOL_CALLS][{"name": "f", "arguments": {}}',
+    '[TOOL_CALLS]{"a": 1}',
+  ].map((text) => ({ format: 'mistral' as const, text, reply: onlyText(text, 1) })),
+  {
+    format: 'pythonic',
+    text: `[f(a=1, b="x\\n'\\u00e9", c=[1., -2, (True, None)], d={'k': .5e3, "l": {}},), look_up()] `,
+    reply: called(
+      {
+        name: 'f',
+        arguments: '{"a": 1, "b": "x\\n\'é", "c": [1.0, -2, [true, null]], "d": {"k": 0.5e3, "l": {}}}',
+      },
+      { name: 'look_up', arguments: '{}' },
+    ),
+  },
+  {
+    format: 'pythonic',
+    text: "<|python_start|>[x(a='\\x41\\U0001f600\\q')]<|python_end|>",
+    reply: called({ name: 'x', arguments: '{"a": "A😀\\\\q"}' }),
+  },
+  ...['[1] is', '[g(a=1)]', '[]', '[f, f]', '[f]'].map((text) => ({
+    format: 'pythonic' as const,
+    text,
+    reply: onlyText(text),
+  })),
+  ...[
+    '[f(1)]',
+    '[f(a=1, a=2)]',
+    '[f(a=g)]',
+    '[f(a=01)]',
+    '[f(a="x)]',
+    '[f(a=1)] and more',
+    '[f(a={1: 2})]',
+    '[f(a=1',
+  ].map((text) => ({ format: 'pythonic' as const, text, reply: onlyText(text, 1) })),
   ...[
     '{"name": "f", "parameters": {}} and more',
     '{"name": "f", "parameters": {}, "arguments": {}}',
@@ -137,6 +192,8 @@ describe.each(samples)('$format: $text', ({ format, text, reply }) => {
   test('arguments that are streamed are the same however the text is cut', () => {
     const options = { toolFormat: format, isArgumentStreamed: true };
     const whole = parse([text], options);
+    // An id behind the arguments comes too late for the first delta.
+    if (format === 'mistral') for (const call of reply.calls) delete call.id;
     if (reply.malformed === 0) expect(whole).toEqual(reply);
     else expect(whole.malformed).toBe(reply.malformed);
     expect(parse([...text], options)).toEqual(whole);
@@ -181,11 +238,20 @@ test('without tools, or without their format, the text is the reply', () => {
   expect(parse([...text], { toolFormat: null })).toEqual(onlyText(text));
 });
 
-const formats: readonly ToolFormat[] = ['hermes', 'smollm', 'llama3_json'];
+const formats: readonly ToolFormat[] = ['hermes', 'smollm', 'llama3_json', 'mistral', 'mistral_args', 'pythonic'];
 /** Pieces of calls, put together without sense. */
 const junk = fc.array(
   fc.constantFrom(
-    ...['<tool_call>', '</tool_call>', '<|python_tag|>', '<think>', '</think>', '{"name": "f", "arguments": {"a": 1}}'],
+    ...[
+      '<tool_call>',
+      '</tool_call>',
+      '<|python_tag|>',
+      '[TOOL_CALLS]',
+      '[ARGS]',
+      '<think>',
+      '</think>',
+      '{"name": "f", "arguments": {"a": 1}}',
+    ],
     ...[
       '{',
       '}',
@@ -236,31 +302,26 @@ test.each(formats)('%s: any text, cut anywhere, gives the same reply', (format) 
   );
 });
 
+const nested = '<tool_call>{"name": "f", "arguments": {"a": ';
+
 test.each(formats)(
   '%s: a megabyte of brackets, marks, spaces or quotes takes linear time',
   (format) => {
-    const size = 2 ** 20;
-    for (const unit of [
-      '[',
-      '{"a":',
-      '<tool_call>',
-      '<tool_call>{"name": "f", "arguments": {',
-      ' ',
-      '"',
-      '\\',
-      '[TOOL_CALLS]',
-      '<think>',
-    ]) {
-      for (const start of ['', '<tool_call>{"name": "f", "arguments": {"a": ', '{"name": "f", "parameters": {"a": ']) {
-        const text = start + unit.repeat(size / unit.length);
-        for (const isArgumentStreamed of [false, true]) {
-          const started = performance.now();
-          parse([text], { toolFormat: format, reasoning: think, isArgumentStreamed });
-          parse(text.match(/[\s\S]{1,7}/g) ?? [], { toolFormat: format, reasoning: think, isArgumentStreamed });
-          expect(performance.now() - started, `${start}${unit}`).toBeLessThan(5000);
-        }
+    const units = ['[', '{"a":', '<tool_call>', `${nested}[`, ' ', '"', '\\', '[TOOL_CALLS]', '<think>', '[f(a='];
+    const seconds = (isArgumentStreamed: boolean): number => {
+      const started = performance.now();
+      for (const unit of units) {
+        const size = unit.length < 6 ? 2 ** 20 : 2 ** 17;
+        const text = (unit.startsWith('[') ? '' : nested) + unit.repeat(size / unit.length);
+        const options = { toolFormat: format, reasoning: think, isArgumentStreamed };
+        parse([text], options);
+        parse(text.slice(0, 2 ** 16).match(/[\s\S]{1,7}/g) ?? [], options);
       }
-    }
+      return (performance.now() - started) / 1000;
+    };
+    // A quadratic step would take minutes.
+    expect(seconds(false)).toBeLessThan(20);
+    expect(seconds(true)).toBeLessThan(20);
   },
-  120_000,
+  60_000,
 );

@@ -29,7 +29,7 @@ export interface ReplyParserOptions {
   readonly isReasoningOpen?: boolean;
   /**
    * Gives arguments while they are sampled. A call that breaks later, or is cut, then stays a call with the arguments so far, and
-   * counts as malformed. By default a call is given when it is complete, and else is text. Formats whose calls begin without a mark
+   * counts as malformed, and an id behind the arguments is left out. By default a call is given when it is complete, and else is text. Formats whose calls begin without a mark
    * are known at the end of the reply alone.
    */
   readonly isArgumentStreamed?: boolean;

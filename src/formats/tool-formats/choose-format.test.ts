@@ -31,6 +31,18 @@ test.each([
     'smollm',
     assistantOf('<tool_call>[\n{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}\n]</tool_call>'),
   ],
+  [
+    'mistral_args',
+    assistantOf(
+      '[TOOL_CALLS]{{ m.tool_calls[0].function.name }}[ARGS]{{ m.tool_calls[0].function.arguments | tojson }}',
+    ),
+  ],
+  [
+    'pythonic',
+    assistantOf(
+      '[{{ m.tool_calls[0].function.name }}({% for k, v in m.tool_calls[0].function.arguments.items() %}{{ k }}="{{ v }}"{% endfor %})]',
+    ),
+  ],
   ['hermes', read('thinking.jinja').replaceAll('call>', 'tool_call>')],
 ])('%s', (format, source) => {
   expect(open(source).toolFormat).toBe(format);

@@ -37,6 +37,9 @@ const messages = [
 const forms: readonly (readonly [ToolFormat, RegExp])[] = [
   ['smollm', /<tool_call>\s*\[\s*\{\s*"name":/],
   ['hermes', /<tool_call>\s*\{\s*"name":/],
+  ['mistral', /\[TOOL_CALLS\]\s*\[\s*\{/],
+  ['mistral_args', /\[TOOL_CALLS\]\s*probe_tool\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*\{/],
+  ['pythonic', /\[\s*probe_tool\(probe_key=/],
   ['llama3_json', /\{\s*(?:"type":\s*"function",\s*)?"name":\s*"probe_tool",\s*"parameters":/],
 ];
 
@@ -54,7 +57,7 @@ export function chooseToolFormat(
     const end = text.lastIndexOf(probe.value);
     const begin = text.lastIndexOf(probe.tool, end);
     if (end < 0 || begin < 0) return null;
-    const call = text.slice(Math.max(0, begin - 64), end);
+    const call = text.slice(Math.max(0, begin - 64), end + probe.value.length);
     return forms.find(([, pattern]) => pattern.test(call))?.[0] ?? null;
   } catch {
     return null;

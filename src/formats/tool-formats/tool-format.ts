@@ -2,11 +2,15 @@
  * The forms in which policies call tools, by model family. Layer 1. A row each; `choose-format.ts` says which one a chat template means.
  * Source: the chat templates of the families, and vLLM's parsers of the same names.
  */
+import { randomInt } from 'node:crypto';
 import type { ReasoningFormat } from '../reasoning-format.ts';
 import type { CallReader, ReaderOptions } from './call-reader.ts';
 import { type JsonCallSyntax, JsonCalls } from './json-calls.ts';
+import { MistralCalls } from './mistral-calls.ts';
+import { PythonCalls } from './python-calls.ts';
 
-export type ToolFormat = 'hermes' | 'smollm' | 'llama3_json';
+/** `mistral_args` is what newer models of Mistral write; either is read as the other. */
+export type ToolFormat = 'hermes' | 'smollm' | 'llama3_json' | 'mistral' | 'mistral_args' | 'pythonic';
 
 export interface ToolFormatRow {
   /** What calls begin with, anywhere in a reply. */
@@ -29,6 +33,13 @@ const jsonRow = (
   createReader: (options) => new JsonCalls(syntax, options),
 });
 
+const mistralRow: ToolFormatRow = {
+  marks: ['[TOOL_CALLS]'],
+  innerMarks: ['[ARGS]', '[CALL_ID]'],
+  opening: null,
+  createReader: (options) => new MistralCalls(options),
+};
+
 export const toolFormats: { readonly [F in ToolFormat]: ToolFormatRow } = {
   hermes: jsonRow(['<tool_call>'], {
     shape: 'object',
@@ -47,6 +58,14 @@ export const toolFormats: { readonly [F in ToolFormat]: ToolFormatRow } = {
     { shape: 'object', argumentKeys: ['parameters', 'arguments'], end: null, separator: ';' },
     '{',
   ),
+  mistral: mistralRow,
+  mistral_args: mistralRow,
+  pythonic: {
+    marks: ['<|python_start|>', '<|python_tag|>'],
+    innerMarks: ['<|python_end|>'],
+    opening: '[',
+    createReader: (options) => new PythonCalls(options, '<|python_end|>'),
+  },
 };
 
 /**
@@ -63,4 +82,16 @@ export function markIds(
     ...(reasoning === null ? [] : [reasoning.begin, reasoning.end]),
   ];
   return new Set(marks.map(tokenId).filter((id) => id !== null));
+}
+
+/** A new id for a call that has none. Mistral's templates take nine letters and digits alone. */
+export function createToolCallId(format: ToolFormat | null): string {
+  const isShort = format === 'mistral' || format === 'mistral_args';
+  return isShort ? randomText(9) : `call_${randomText(24)}`;
+}
+
+const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
+
+function randomText(length: number): string {
+  return Array.from({ length }, () => letters[randomInt(letters.length)]).join('');
 }
