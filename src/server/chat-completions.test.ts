@@ -1,49 +1,10 @@
 import OpenAI from 'openai';
 import type { ChatCompletionChunk, ChatCompletionCreateParamsNonStreaming } from 'openai/resources/chat/completions';
-import { afterEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
+import { serveScripted as serve } from '../../test/server/serve-scripted.ts';
 import { deriveSeed } from '../core/rng.ts';
-import type { ScriptedEngineOptions } from '../testing/index.ts';
 import { createApp } from './app.ts';
-import { type RunningServer, startServer } from './listen.ts';
-import { createScriptedModel, type ScriptedModel } from './testing-model.ts';
-
-const servers: RunningServer[] = [];
-
-afterEach(async () => {
-  await Promise.all(servers.splice(0).map((server) => server.close()));
-});
-
-interface Served {
-  readonly model: ScriptedModel;
-  readonly client: OpenAI;
-  readonly url: string;
-}
-
-type ReplyTexts = string | readonly string[];
-
-/** Replies in turn, each the tokens of a text; `<|im_end|>` ends one. */
-async function serve(
-  texts: ReplyTexts,
-  options: Omit<ScriptedEngineOptions, 'reply' | 'decode'> & { readonly delayMs?: number } = {},
-): Promise<Served> {
-  const { delayMs, ...engineOptions } = options;
-  const list = typeof texts === 'string' ? [texts] : texts;
-  const model = await createScriptedModel(
-    (tokenizer) => (_request, call) => ({
-      tokenIds: tokenizer.encode(list[call % list.length] as string),
-      ...(delayMs !== undefined && { delayMs }),
-    }),
-    engineOptions,
-  );
-  const app = createApp({ models: () => [model], findModel: (name) => (name === model.name ? model : undefined) });
-  const server = await startServer(app);
-  servers.push(server);
-  return {
-    model,
-    url: server.url,
-    client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 }),
-  };
-}
+import { createScriptedModel } from './testing-model.ts';
 
 type Extended = ChatCompletionCreateParamsNonStreaming & { top_k?: number; return_token_ids?: boolean };
 

@@ -42,6 +42,7 @@ function answerWhole(c: Context, { start, choices, usage }: Generation, chat: Ch
     model: start.request.model,
     choices: choices.map((choice) => wireChoice(start, choice, chat)),
     usage: wireUsage(usage),
+    system_fingerprint: `${start.request.model.replace(/@.*$/, '')}@${choices[0]?.policyStep}`,
     art: { seed: start.seed },
     ...(chat.hasTokenIds && { prompt_token_ids: start.promptIds }),
   };

@@ -1,32 +1,11 @@
 /** Tools, reasoning and response formats of `/v1/chat/completions`, over HTTP with OpenAI's client and a scripted engine. */
-import OpenAI from 'openai';
 import type { ChatCompletionChunk, ChatCompletionCreateParamsNonStreaming } from 'openai/resources/chat/completions';
-import { afterEach, describe, expect, test } from 'vitest';
-import { createApp } from './app.ts';
-import { type RunningServer, startServer } from './listen.ts';
+import { describe, expect, test } from 'vitest';
+import { type Served, type ServeOptions, serveScripted } from '../../test/server/serve-scripted.ts';
 import { inferenceCounters } from './model-lookup.ts';
-import { createScriptedModel, type ScriptedModel, type ScriptedModelOptions } from './testing-model.ts';
 
-const servers: RunningServer[] = [];
-
-afterEach(async () => {
-  await Promise.all(servers.splice(0).map((server) => server.close()));
-});
-
-interface Served {
-  readonly model: ScriptedModel;
-  readonly client: OpenAI;
-}
-
-async function serve(texts: readonly string[], options: ScriptedModelOptions = {}): Promise<Served> {
-  const model = await createScriptedModel(
-    (tokenizer) => (_request, call) => ({ tokenIds: tokenizer.encode(texts[call % texts.length] as string) }),
-    { maxPositions: 4096, ...options },
-  );
-  const server = await startServer(createApp({ models: () => [model], findModel: () => model }));
-  servers.push(server);
-  return { model, client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 }) };
-}
+const serve = (texts: readonly string[], options: ServeOptions = {}): Promise<Served> =>
+  serveScripted(texts, { maxPositions: 4096, ...options });
 
 type Ask = ChatCompletionCreateParamsNonStreaming & Record<string, unknown>;
 

@@ -72,6 +72,8 @@ export interface ChatCompletionResponse extends ResponseBase {
   readonly object: 'chat.completion';
   readonly choices: readonly WireChoice[];
   readonly usage: WireUsage;
+  /** The policy that sampled the first choice, as `name@step`. */
+  readonly system_fingerprint: string;
 }
 
 /** `id`, `type` and `name` come with the first delta of a call. */
