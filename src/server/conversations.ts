@@ -175,7 +175,24 @@ function historyKeys(query: PromptQuery): readonly string[] {
 function nextKey(key: string, message: PlainMessage): string {
   const text = message.role === 'assistant' ? message.content.trimEnd() : message.content;
   const { role, name, tool_call_id: toolCallId, reasoning, toolCalls } = message;
-  return hash('sha256', JSON.stringify([key, role, text, name, toolCallId, reasoning, toolCalls]), 'base64');
+  const calls = toolCalls?.map((call) => [call.id, call.name, sameArguments(call.arguments)]);
+  return hash('sha256', JSON.stringify([key, role, text, name, toolCallId, reasoning, calls]), 'base64');
+}
+
+/** One text for all ways to write the same arguments: clients parse them and write them again. What is no JSON stays as it is. */
+function sameArguments(text: string): string {
+  try {
+    return JSON.stringify(sortKeys(JSON.parse(text)));
+  } catch {
+    return text;
+  }
+}
+
+function sortKeys(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) return value.map(sortKeys);
+  const entries = Object.entries(value).map(([key, entry]) => [key, sortKeys(entry)] as const);
+  return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
 interface TurnStore {
