@@ -86,11 +86,11 @@ export async function createOrtRuntime(options: OrtRuntimeOptions): Promise<Runt
     data: data as Float32Array | BigInt64Array | Uint8Array,
   });
   return {
-    compile: async (graph, { constants = new Map(), precision = 'float32' } = {}) => {
+    compile: async (graph, { constants = new Map(), precision = 'float32', ...memory } = {}) => {
       checkConstants(graph, constants);
       const session = await ort.InferenceSession.create(
         writeOnnxModel(graph, constants, precision).bytes,
-        sessionOptions(options),
+        sessionOptions({ ...options, ...memory }),
       );
       const names = Object.keys(graph.outputs);
       const run = async (feeds: Feeds, fetches: readonly string[] = names): Promise<Record<string, HostTensor>> => {

@@ -31,6 +31,8 @@ export interface CompileOptions {
   readonly constants?: GraphConstants;
   /** 'float32' when left out. With 'int8' a row depends on the other rows of its run; the reference executor always is exact. */
   readonly precision?: Precision;
+  /** Whether memory of a run is kept for the next one; the runtime's own choice when left out. */
+  readonly isKeepingMemory?: boolean;
 }
 
 export interface Runtime {

@@ -110,15 +110,22 @@ export function declareInputs(config: DecoderConfig, keyAxis: 'T' | 'S'): Decode
 
 /**
  * The residual stream after the last layer, before the final norm: [B·T, D]. Everything but attention works on rows: one product over
- * all rows is a third faster than a batch of B products.
+ * all rows is a third faster than a batch of B products. With `rows` it is [M, D]: after its attention the last layer computes those alone,
+ * as rows of `decoderLogits`, of which there must be 2 at least for the same bits.
  */
-export function decoderHidden(model: DecoderTensors, inputs: DecoderInputs, route: KeyValueRoute): Tensor {
+export function decoderHidden(
+  model: DecoderTensors,
+  inputs: DecoderInputs,
+  route: KeyValueRoute,
+  rows: Tensor | null = null,
+): Tensor {
   let x = embedTokens(model, inputs.tokenIds);
   for (let layer = 0; layer < model.config.layers; layer++) {
     const { queries, keys, values } = projectAttention(model, layer, x, inputs);
     const seen = route(layer, keys, values);
     const mask = layerMask(model.config, layer, inputs);
-    x = finishLayer(model, layer, x, attend(model.config, queries, seen.keys, seen.values, mask));
+    const mixed = attend(model.config, queries, seen.keys, seen.values, mask);
+    x = finishLayer(model, layer, x, mixed, layer === model.config.layers - 1 ? rows : null);
   }
   return x;
 }
@@ -201,14 +208,25 @@ export function attend(config: DecoderConfig, queries: Tensor, keys: Tensor, val
   return matmul(softmax(add(scores, mask)), values);
 }
 
-/** Second part of a layer: output projection of `mixed` [B, K, G*T, C] and MLP, each added to the residual stream x [B·T, D]. */
-export function finishLayer(model: DecoderTensors, layer: number, x: Tensor, mixed: Tensor): Tensor {
+/**
+ * Second part of a layer: output projection of `mixed` [B, K, G*T, C] and MLP, each added to the residual stream [B·T, D]. With `rows`
+ * only those go on, [M, D].
+ */
+export function finishLayer(
+  model: DecoderTensors,
+  layer: number,
+  residual: Tensor,
+  mixed: Tensor,
+  rows: Tensor | null = null,
+): Tensor {
   const { heads, kvHeads, headSize } = model.config;
   const [batch, , queryRows] = mixed.shape as readonly [Dim, Dim, Dim];
   const time = divideDims(queryRows, heads / kvHeads);
   const perHead = reshape(mixed, [batch, heads, time, headSize]);
-  const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [x.shape[0]!, heads * headSize]);
-  const attention = linear(model, layer, 'o_proj', joined);
+  const joined = reshape(transpose(perHead, [0, 2, 1, 3]), [residual.shape[0]!, heads * headSize]);
+  const chosen = (of: Tensor): Tensor => (rows === null ? of : gatherRows(of, rows));
+  const x = chosen(residual);
+  const attention = linear(model, layer, 'o_proj', chosen(joined));
   const prefix = `model.layers.${layer}`;
   if (!model.config.hasPostNorms) {
     const attended = add(x, attention);
@@ -219,16 +237,24 @@ export function finishLayer(model: DecoderTensors, layer: number, x: Tensor, mix
   return add(attended, norm(model, mlp, `${prefix}.post_feedforward_layernorm.weight`));
 }
 
-/** Logits over the vocabulary at chosen places: [M, V]. `rows` int64 [M] counts places of `hidden` [B·T, D] as b·T + t. */
-export function decoderLogits(model: DecoderTensors, hidden: Tensor, rows: Tensor): Tensor {
+/**
+ * Logits over the vocabulary at chosen places: [M, V]. `rows` int64 [M] counts places of `hidden` [B·T, D] as b·T + t; null takes all rows
+ * of `hidden`.
+ */
+export function decoderLogits(model: DecoderTensors, hidden: Tensor, rows: Tensor | null): Tensor {
   const { config } = model;
-  const chosen = norm(model, gatherRows(hidden, rows), 'model.norm.weight');
+  const chosen = norm(model, rows === null ? hidden : gatherRows(hidden, rows), 'model.norm.weight');
   const head = config.isEmbeddingTied ? 'model.embed_tokens.weight' : 'lm_head.weight';
   return softcapped(matmul(chosen, parameter(model, head), { transB: true }), config.logitSoftcap);
 }
 
 /** Logits at the temperature, as `decoderLogits`; `inverseTemperatures` is [M, 1]. */
-export function scaledLogits(model: DecoderTensors, hidden: Tensor, rows: Tensor, inverseTemperatures: Tensor): Tensor {
+export function scaledLogits(
+  model: DecoderTensors,
+  hidden: Tensor,
+  rows: Tensor | null,
+  inverseTemperatures: Tensor,
+): Tensor {
   return mul(decoderLogits(model, hidden, rows), inverseTemperatures);
 }
 
@@ -236,7 +262,7 @@ export function scaledLogits(model: DecoderTensors, hidden: Tensor, rows: Tensor
 export function decoderLogprobs(
   model: DecoderTensors,
   hidden: Tensor,
-  rows: Tensor,
+  rows: Tensor | null,
   inverseTemperatures: Tensor,
 ): Tensor {
   return logSoftmax(scaledLogits(model, hidden, rows, inverseTemperatures));

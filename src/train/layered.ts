@@ -9,7 +9,7 @@ import { layerKind } from '../nn/attention-masks.ts';
 import { createRopeFeeds } from '../nn/rope-table.ts';
 import { type AttentionJob, gatherSpans, planAttention, scatterSpans } from './attention-plan.ts';
 import { LayerParts } from './layer-parts.ts';
-import { feedLoss, feedTargets, type LossSpec } from './loss-graph.ts';
+import { feedLoss, feedTargets, type LossSpec, lossKind } from './loss-graph.ts';
 import { lossFeeds, type TokenPlace, type TrainingSequence } from './microbatch.ts';
 import type { ModelParts, PassResult } from './passes.ts';
 import { cutRows, headShape, headsOf, MAX_CHUNK_ROWS, putHeads, type RowChunk, rowsOf } from './row-chunks.ts';
@@ -227,7 +227,7 @@ export class Layered {
     const sums = { loss: 0, entropy: 0, logprobs };
     for (const { feeds, from, count, rows } of this.#chunks(context, hidden)) {
       const all = { x: feeds.x!, ...feedLoss(without(feeds, 'x'), loss, scale) };
-      const results = await this.#parts(context.isKeeping).head(loss.name, all);
+      const results = await this.#parts(context.isKeeping).head(lossKind(loss), all);
       const { loss: lossSum, entropy, logprobs: found, 'd.x': dx, ...dWeights } = results;
       sums.loss += lossSum!.data[0] as number;
       sums.entropy += entropy!.data[0] as number;

@@ -17,8 +17,16 @@ export type LossSpec =
     }
   | { readonly name: 'crossEntropy' };
 
+/** A loss as a graph. That of an entropy bonus costs six passes over all logprobs, which its gradient reads. */
+export type LossKind = LossSpec['name'] | 'cispoWithEntropy' | 'ppoWithEntropy';
+
 /** What a graph ends in: a loss, or logprobs alone. */
-export type GraphKind = LossSpec['name'] | 'logprobs';
+export type GraphKind = LossKind | 'logprobs';
+
+export function lossKind(loss: LossSpec): LossKind {
+  if (loss.name === 'crossEntropy' || !loss.entropyBonus) return loss.name;
+  return `${loss.name}WithEntropy`;
+}
 
 /** Throws ConfigError on an unknown loss and on settings that are not finite. */
 export function checkLoss(loss: LossSpec): void {
@@ -48,7 +56,7 @@ export function targetLogprobs(distribution: Tensor): Tensor {
 
 /** Outputs `loss` and `entropy`, both summed and of shape [], and `logprobs` [M, 1]. */
 export function lossOutputs(
-  kind: LossSpec['name'],
+  kind: LossKind,
   distribution: Tensor,
 ): { readonly loss: Tensor; readonly logprobs: Tensor; readonly entropy: Tensor } {
   const logprobs = targetLogprobs(distribution);
@@ -60,15 +68,17 @@ export function lossOutputs(
   };
 }
 
-function buildLoss(name: LossSpec['name'], tokens: TokenInputs & { readonly entropies: Tensor }): Tensor {
-  if (name === 'crossEntropy') return crossEntropyLoss(tokens);
+function buildLoss(kind: LossKind, tokens: TokenInputs & { readonly entropies: Tensor }): Tensor {
+  if (kind === 'crossEntropy') return crossEntropyLoss(tokens);
   const inputs: LossInputs = {
     ...tokens,
     samplingLogprobs: column('samplingLogprobs'),
     advantages: column('advantages'),
   };
   const clip = { clipLow: input('clipLow', []), clipHigh: input('clipHigh', []) };
-  const policyLoss = name === 'cispo' ? cispoLoss(inputs, clip) : ppoLoss(inputs, clip);
+  const isCispo = kind === 'cispo' || kind === 'cispoWithEntropy';
+  const policyLoss = isCispo ? cispoLoss(inputs, clip) : ppoLoss(inputs, clip);
+  if (kind === 'cispo' || kind === 'ppo') return policyLoss;
   return sub(policyLoss, mul(input('entropyBonus', []), entropySum(tokens)));
 }
 
@@ -93,7 +103,7 @@ export function feedLoss(
     advantages: advantages!,
     clipLow: scalar(loss.clipLow),
     clipHigh: scalar(loss.clipHigh),
-    entropyBonus: scalar(loss.entropyBonus ?? 0),
+    ...(loss.entropyBonus ? { entropyBonus: scalar(loss.entropyBonus) } : {}),
   };
 }
 

@@ -22,6 +22,11 @@ export interface PackedRows {
   readonly rows: readonly (readonly Placement[])[];
 }
 
+/** Positions of a row that begins with a sequence of this length. */
+export function newRowLength(length: number): number {
+  return Math.max(SHORTEST_ROW, 2 ** Math.ceil(Math.log2(length)));
+}
+
 /**
  * Packs sequences of the given lengths, longest first, each into the first row that has room. A new row has the smallest power of two
  * of positions that holds the sequence, at least 128. Ascending by row length; the same arguments give the same packing.
@@ -39,7 +44,7 @@ export function packSequences(lengths: readonly number[], headSize: number): Pac
     }
     let row = rows.find(({ rowLength, next }) => rowLength <= longestShared && next + length <= rowLength);
     if (!row) {
-      row = { rowLength: Math.max(SHORTEST_ROW, 2 ** Math.ceil(Math.log2(length))), placements: [], next: 0 };
+      row = { rowLength: newRowLength(length), placements: [], next: 0 };
       rows.push(row);
     }
     row.placements.push({ index, start: row.next, length });

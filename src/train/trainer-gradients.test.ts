@@ -9,7 +9,8 @@ import { createReferenceRuntime } from '../graph/runtime-reference.ts';
 import { type LoraSpec, loraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
 import { createRopeFeeds } from '../nn/rope-table.ts';
-import { type LossSpec, trainingGraph } from './trainer.ts';
+import type { LossKind } from './loss-graph.ts';
+import { trainingGraph } from './trainer.ts';
 
 const runtime = createReferenceRuntime();
 const BATCH = 2;
@@ -43,7 +44,7 @@ function inputFeeds(config: DecoderConfig): Record<string, HostTensor> {
   };
 }
 
-async function setUp(config: DecoderConfig, lora: LoraSpec | null, trained: readonly string[], loss: LossSpec['name']) {
+async function setUp(config: DecoderConfig, lora: LoraSpec | null, trained: readonly string[], loss: LossKind) {
   const graph = trainingGraph(config, lora, loss, trained);
   const whole = await runtime.compile(graph);
   const forward = await runtime.compile(makeGraph({ loss: graph.outputs.loss! }));
@@ -56,7 +57,12 @@ async function setUp(config: DecoderConfig, lora: LoraSpec | null, trained: read
 }
 
 /** Sampling logprobs that put the ratios inside the clip range, far above and far below it, away from its kinks. */
-async function policyFeeds(config: DecoderConfig, lora: LoraSpec | null, feeds: Feeds): Promise<Feeds> {
+async function policyFeeds(
+  config: DecoderConfig,
+  lora: LoraSpec | null,
+  feeds: Feeds,
+  hasEntropy: boolean,
+): Promise<Feeds> {
   const graph = trainingGraph(config, lora, 'logprobs', []);
   const names = new Set(graph.inputs.map(({ name }) => name!));
   const executable = await runtime.compile(graph);
@@ -69,7 +75,7 @@ async function policyFeeds(config: DecoderConfig, lora: LoraSpec | null, feeds: 
     advantages: column([1, -2, 1, 1, -1, 3]),
     clipLow: hostTensor(Float64Array.of(0.2), []),
     clipHigh: hostTensor(Float64Array.of(0.2), []),
-    entropyBonus: hostTensor(Float64Array.of(0.3), []),
+    ...(hasEntropy ? { entropyBonus: hostTensor(Float64Array.of(0.3), []) } : {}),
   };
 }
 
@@ -78,12 +84,12 @@ async function expectGradients(
   lora: LoraSpec | null,
   weights: ReadonlyMap<string, Parameter>,
   trained: readonly string[],
-  loss: 'ppo' | 'crossEntropy',
+  loss: LossKind,
 ): Promise<void> {
   const { whole, lossOf } = await setUp(config, lora, trained, loss);
   const feeds: Record<string, HostTensor> = inputFeeds(config);
   for (const [name, { data, shape }] of weights) feeds[name] = hostTensor(Float64Array.from(data), shape);
-  if (loss === 'ppo') Object.assign(feeds, await policyFeeds(config, lora, feeds));
+  if (loss !== 'crossEntropy') Object.assign(feeds, await policyFeeds(config, lora, feeds, loss === 'ppoWithEntropy'));
   const results = await whole.run(feeds);
   const numeric = async (name: string, direction: (i: number) => number): Promise<number> => {
     const { data, shape } = feeds[name]!;
@@ -117,7 +123,7 @@ test('PPO with entropy bonus: gradients of every LoRA tensor', async () => {
   const adapter = randomAdapter(config, lora, 1);
   const weights = new Map([...randomParameters(config, 1), ...adapter]);
   expect(adapter.size).toBe(2 * 7 * 2);
-  await expectGradients(config, lora, weights, [...adapter.keys()], 'ppo');
+  await expectGradients(config, lora, weights, [...adapter.keys()], 'ppoWithEntropy');
 });
 
 test.each([

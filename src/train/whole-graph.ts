@@ -16,6 +16,7 @@ import {
   feedTargets,
   type GraphKind,
   type LossSpec,
+  lossKind,
   lossOutputs,
   targetLogprobs,
 } from './loss-graph.ts';
@@ -41,7 +42,7 @@ export class WholeGraph {
   }
 
   async train(microbatch: Microbatch, loss: LossSpec, scale: number): Promise<PassResult> {
-    const executable = await this.#executable(loss.name);
+    const executable = await this.#executable(lossKind(loss));
     const results = await executable.run({ ...this.#fixedFeeds, ...feedLoss(microbatch.feeds, loss, scale) });
     const gradientOf = (name: string): Float32Array => results[GRADIENT_PREFIX + name]!.data as Float32Array;
     return {
@@ -64,10 +65,22 @@ export class WholeGraph {
     if (!executable) {
       const { config, lora, trained, runtime, baked } = this.#model;
       const constants = new Map([...baked].map(([name, { data }]) => [name, data]));
-      executable = runtime.compile(trainingGraph(config, lora, kind, [...trained.keys()]), { constants });
+      const graph = trainingGraph(config, lora, kind, [...trained.keys()]);
+      // A quarter of a step of 135 million parameters would go to the kernel, which clears memory that is new.
+      const memory = kind === 'logprobs' ? {} : { isKeepingMemory: true };
+      executable = runtime.compile(graph, { constants, ...memory });
       this.#executables.set(kind, executable);
     }
     return executable;
+  }
+
+  /** Gives back the memory that training keeps from one run to the next, and with it the compiled graphs. No run may be in flight. */
+  async release(): Promise<void> {
+    for (const [kind, executable] of this.#executables) {
+      if (kind === 'logprobs') continue;
+      this.#executables.delete(kind);
+      await (await executable).dispose();
+    }
   }
 }
 
@@ -79,9 +92,8 @@ export function trainingGraph(
   trainedNames: readonly string[],
 ): Graph {
   const model = declareDecoder(config, lora);
-  const hidden = decoderHidden(model, declareInputs(config, 'T'), withoutCache);
-  const logitRows = input('logitRows', ['M'], 'int64');
-  const distribution = decoderLogprobs(model, hidden, logitRows, column('inverseTemperatures'));
+  const hidden = decoderHidden(model, declareInputs(config, 'T'), withoutCache, input('logitRows', ['M'], 'int64'));
+  const distribution = decoderLogprobs(model, hidden, null, column('inverseTemperatures'));
   if (kind === 'logprobs') return makeGraph({ logprobs: targetLogprobs(distribution) });
   const outputs: Record<string, Tensor> = lossOutputs(kind, distribution);
   const trained = trainedNames.map((name) => model.parameters.get(name)!);
