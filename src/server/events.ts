@@ -29,6 +29,8 @@ export interface EventHub {
   readonly replay: (lastId: number | null, filter: EventFilter) => EventReplay;
   /** Calls back for each event until the returned function is called. */
   readonly subscribe: (filter: EventFilter, listener: (event: ServerEvent) => void) => () => void;
+  /** Events that the ring holds at most. */
+  readonly capacity: number;
   /** The id that the next event has at least. */
   readonly nextId: () => number;
 }
@@ -83,6 +85,7 @@ export function createEventHub(options: EventHubOptions = {}): EventHub {
       listeners.add(filtered);
       return () => void listeners.delete(filtered);
     },
+    capacity,
     nextId: () => next,
   };
 }

@@ -21,6 +21,8 @@ export interface MetricRows {
 export interface MetricFiles {
   /** Rows of history.jsonl, oldest first. */
   readonly history: () => readonly MetricRow[];
+  /** Rows of timings.jsonl, oldest first. */
+  readonly timings: () => readonly MetricRow[];
   /** Appends both rows unless history holds the same row already; tells whether it did. */
   readonly append: (rows: MetricRows) => Promise<boolean>;
   /** Appends those of two stored rows that their files lack, e.g. because the process died before writing them. */
@@ -73,25 +75,30 @@ export async function openMetricFiles(directory: string): Promise<MetricFiles> {
   const timingsPath = join(directory, 'timings.jsonl');
   const history = [...(await readRows(historyPath))];
   const historyLines = new Set(history.map((row) => JSON.stringify(row)));
-  const timingLines = new Set((await readRows(timingsPath)).map((row) => JSON.stringify(row)));
+  const timings = [...(await readRows(timingsPath))];
+  const timingLines = new Set(timings.map((row) => JSON.stringify(row)));
   const enqueue = createSerialQueue();
   const addHistory = async (row: MetricRow): Promise<void> => {
     if (Object.keys(row).length <= headFields || !(await addLine(historyPath, historyLines, row))) return;
     history.push(row);
   };
+  const addTiming = async (row: MetricRow): Promise<void> => {
+    if (await addLine(timingsPath, timingLines, row)) timings.push(row);
+  };
   return {
     history: () => history,
+    timings: () => timings,
     append: (rows) =>
       enqueue(async () => {
         if (historyLines.has(JSON.stringify(rows.history))) return false;
         await addHistory(rows.history);
-        await addLine(timingsPath, timingLines, rows.timing);
+        await addTiming(rows.timing);
         return true;
       }),
     complete: (rows) =>
       enqueue(async () => {
         await addHistory(rows.history);
-        await addLine(timingsPath, timingLines, rows.timing);
+        await addTiming(rows.timing);
       }),
   };
 }

@@ -1,11 +1,12 @@
 /** The models that one server serves and trains, by name. Layer 5. Registering twice is the same as once. */
-import { ConfigError } from '../core/errors.ts';
+import { type ApiError, ConfigError, messageOf } from '../core/errors.ts';
 import type { RestartLimits } from '../engines/supervised-engine.ts';
 import type { DownloadProgress, HubOptions } from '../hub/options.ts';
 import { createDownloadBar } from '../hub/progress-bar.ts';
 import { refuse } from '../wire/errors.ts';
 import type { RegisterRequest } from '../wire/training.ts';
 import { normalizeBaseModel } from './base-model.ts';
+import type { Who } from './caller.ts';
 import { type CompletionStoreOptions, openCompletionStore } from './completion-store.ts';
 import { createEventHub, type EventHub } from './events.ts';
 import { loadModelFiles } from './model-files.ts';
@@ -17,10 +18,12 @@ import {
   openTrainingRun,
   type RunEnvironment,
 } from './open-training-run.ts';
+import { applyRetention } from './retention.ts';
 import { compareRegistration } from './run-folder.ts';
 import { int8ProbeTolerance } from './served-proof.ts';
 import { createStoragePolicy, type StorageOptions } from './storage-policy.ts';
 import type { TrainingRun } from './training-run.ts';
+import { moveToTrash, type TrashItem } from './trash.ts';
 
 export interface ModelRegistryOptions extends StorageOptions {
   /** Folder that holds `<project>/models/<name>/`; usually `.art`. */
@@ -58,6 +61,10 @@ export interface ModelRegistry extends ModelLookup {
   readonly list: () => readonly TrainingRun[];
   /** What happens in the models of this registry. */
   readonly events: EventHub;
+  /** Folder of all runs. */
+  readonly root: string;
+  /** Closes a model and moves its run to the trash. Throws ApiError 404 for a name that is not registered. */
+  readonly remove: (name: string, by: Who) => Promise<TrashItem>;
   /** Closes all models, whatever fails. Idempotent. */
   readonly close: () => Promise<void>;
 }
@@ -77,6 +84,11 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     throw new ConfigError(`maxInFlight: must be an integer > 0, got ${maxInFlight}`);
   }
   const environment = { ...environmentOf(options), onEvent: events.publish };
+  events.subscribe({ model: null }, (event) => {
+    if (event.type !== 'checkpoint.committed') return;
+    const run = entries.get(event.data.model)?.open?.run;
+    if (run !== undefined) void keepRetention(run, events, environment.onWarning);
+  });
   const entries = new Map<string, Entry>();
   const closing = new AbortController();
   const openNew = (request: RegisterRequest): Entry => {
@@ -116,17 +128,23 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     get: (name) => {
       const run = entries.get(name)?.open?.run;
       if (run !== undefined) return run;
-      const names = list().map(({ model }) => model.name);
-      throw refuse(
-        404,
-        'model_not_found',
-        `model ${name}: must be registered first, registered are [${names.join(', ')}]`,
-        'model',
-      );
+      throw notRegistered(name, list());
     },
     download: (name) => entries.get(name)?.download ?? null,
     list,
     events,
+    root: options.root,
+    remove: async (name, by) => {
+      const entry = entries.get(name);
+      const open = entry?.open;
+      if (entry === undefined || open == null) throw notRegistered(name, list());
+      entries.delete(name);
+      await open.close();
+      const { directory: path, model } = open.run;
+      const item = await moveToTrash({ root: options.root, project: model.project, kind: 'model', name, path, by });
+      events.publish({ type: 'model.deleted', data: { model: name, trash_id: item.id } });
+      return item;
+    },
     models: () => list().map((run) => run.model),
     findModel: (name) => entries.get(name)?.open?.run.model,
     close: async () => {
@@ -172,6 +190,24 @@ function environmentOf(options: ModelRegistryOptions): Omit<RunEnvironment, 'sig
     storage,
     onWarning,
   };
+}
+
+async function keepRetention(run: TrainingRun, events: EventHub, onWarning: (message: string) => void): Promise<void> {
+  const { name: model } = run.model;
+  try {
+    const steps = await applyRetention(run);
+    if (steps.length > 0) {
+      events.publish({ type: 'checkpoint.deleted', data: { model, steps: [...steps], reason: 'retention' } });
+    }
+  } catch (error) {
+    onWarning(`model ${model}: checkpoints are kept although the rule does not: ${messageOf(error)}`);
+  }
+}
+
+function notRegistered(name: string, registered: readonly TrainingRun[]): ApiError {
+  const names = registered.map(({ model }) => model.name).join(', ');
+  const message = `model ${name}: must be registered first, registered are [${names}]`;
+  return refuse(404, 'model_not_found', message, 'model');
 }
 
 /** Downloads are seen on the terminal of the server, and its warnings go where others go. */

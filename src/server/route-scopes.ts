@@ -37,13 +37,14 @@ export const routeScopes: readonly Row[] = [
   },
   {
     methods: ['POST', 'PUT', 'PATCH'],
-    path: /^\/api\/.*\/(rollback|restore|purge)$/,
+    path: /^\/api\/.*\/(rollback|restore|purge|retention)$/,
     scope: 'admin',
     why: 'changes what was trained',
   },
   { methods: 'any', path: /^\/v1(\/|$)/, scope: 'infer', why: 'sampling' },
   { methods: 'any', path: /^\/rollouts\/[^/]+\/v1(\/|$)/, scope: 'infer', why: 'sampling' },
   { methods: reading, path: /^\/metrics$/, scope: 'infer', why: 'load, not texts' },
+  { methods: reading, path: /^\/api\/health$/, scope: 'infer', why: 'load and steps, not texts' },
   { methods: reading, path: /^\/api\/models(\/[^/]+)?$/, scope: 'infer', why: 'names and steps, not texts' },
   {
     methods: 'any',

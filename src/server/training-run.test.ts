@@ -115,7 +115,7 @@ test('one step: update, publish, prove, commit, history; the result is what was 
     'time/step_backend_train_s': expect.any(Number),
     'throughput/avg_trainer_tok_per_s': expect.any(Number),
   });
-  const [row] = run.history();
+  const [row] = run.metricFiles.history();
   expect(Object.keys(row!).slice(0, 3)).toEqual(['step', 'training_step', 'split']);
   expect(Object.keys(row!).filter((name) => /^(time|throughput|engine)/.test(name))).toEqual([]);
   expect(await read(run, 'history.jsonl')).toBe(`${JSON.stringify(row)}\n`);
@@ -189,7 +189,7 @@ test.each(['forwardBackward', 'optimStep', 'publish', 'logprobs', 'save'] as con
     engine().failing = call;
     await expect(run.train(second).result).rejects.toThrow(call === 'save' ? CheckpointError : EngineError);
     expect(run.model.step()).toBe(1);
-    expect(run.history()).toHaveLength(1);
+    expect(run.metricFiles.history()).toHaveLength(1);
     engine().failing = null;
     if (call === 'publish' || call === 'logprobs')
       expect(warnings.join()).toContain('tried again before the next step');
@@ -280,7 +280,7 @@ test('an evaluation is logged once for the same content', async () => {
   const entry = { split: 'val', step: null, groups: request(run, 'e', [1, 0]).groups, metrics: { accuracy: 0.5 } };
   expect(await run.log(entry)).toBe(0);
   await run.log(entry);
-  expect(run.history()).toEqual([
+  expect(run.metricFiles.history()).toEqual([
     {
       step: 0,
       training_step: 0,
@@ -295,7 +295,7 @@ test('an evaluation is logged once for the same content', async () => {
   expect(stored.trimEnd().split('\n')).toHaveLength(3);
   await run.log({ ...entry, groups: request(run, 'f', [1, 1]).groups });
   expect((await read(run, 'trajectories', 'val', '0000.jsonl')).startsWith(stored)).toBe(true);
-  expect(run.history()).toHaveLength(2);
+  expect(run.metricFiles.history()).toHaveLength(2);
   await expect(run.log({ ...entry, groups: [], metrics: {} })).rejects.toThrow(/at least one group or metric/);
 });
 

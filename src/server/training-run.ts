@@ -25,7 +25,7 @@ import {
   reusedKeyError,
   type TrainJob,
 } from './jobs.ts';
-import { createRows, type MetricFiles, type MetricRow, type MetricRows } from './metric-files.ts';
+import { createRows, type MetricFiles, type MetricRows } from './metric-files.ts';
 import type { LoadedPolicy, PolicyLoader } from './policy-loader.ts';
 import { closingError } from './run-errors.ts';
 import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
@@ -111,10 +111,6 @@ export class TrainingRun {
     return toModelInfo(identity, await this.model.engine.doInfo());
   }
 
-  history(): readonly MetricRow[] {
-    return this.#options.metricFiles.history();
-  }
-
   /** Logs trajectories and metrics of a split, e.g. an evaluation; returns the step they were logged for. */
   async log(request: LogRequest): Promise<number> {
     const { split, groups } = request;
@@ -185,6 +181,10 @@ export class TrainingRun {
 
   get checkpoints(): CheckpointStore {
     return this.#options.checkpoints;
+  }
+
+  get baseModel(): string {
+    return this.#options.baseModel;
   }
 
   get metricFiles(): MetricFiles {

@@ -19,7 +19,7 @@ export interface TrajectoryFileKey {
 
 /** Writes the file, replacing one that an unfinished attempt at this step left. */
 export async function writeTrajectories(key: TrajectoryFileKey, text: string): Promise<void> {
-  const path = pathOf(key);
+  const path = trajectoryPath(key);
   await mkdir(dirname(path), { recursive: true }).catch(async (error) => {
     throw await toStorageError(path, error);
   });
@@ -33,7 +33,7 @@ export function hashData(text: string | null): string | null {
 
 /** Adds to the file; content that it holds already is not added again. */
 export async function addTrajectories(key: TrajectoryFileKey, text: string): Promise<void> {
-  const present = (await readTextFile(pathOf(key))) ?? '';
+  const present = (await readTextFile(trajectoryPath(key))) ?? '';
   if (text === '' || `\n${present}`.includes(`\n${text}`)) return;
   await writeTrajectories(key, present + text);
 }
@@ -100,6 +100,7 @@ function stableMetrics(metrics: Readonly<Record<string, number | boolean>>): Rec
   return Object.fromEntries(Object.entries(metrics).filter(([name]) => !isMeasured(name)));
 }
 
-function pathOf({ directory, split, step }: TrajectoryFileKey): string {
+/** Where the file is; the split must be checked before. */
+export function trajectoryPath({ directory, split, step }: TrajectoryFileKey): string {
   return join(directory, 'trajectories', split, `${String(step).padStart(4, '0')}.jsonl`);
 }

@@ -98,7 +98,7 @@ test('a download that takes longer than one answer is waited for, and closing en
   });
   const app = createApp({
     ...registry,
-    registerRoutes: (routes: Hono) => registerTrainingRoutes(routes, registry, 50),
+    registerRoutes: (routes: Hono) => registerTrainingRoutes(routes, registry, { registerAnswerMs: 50 }),
   });
   const server = await startServer(app);
   try {

@@ -1,0 +1,60 @@
+/** Names of schemas in `/openapi.json`, where a route's own name would not do: most are shared by several routes. Layer 0. */
+import type * as z from 'zod';
+import { checkpointInfo, confirmationNeeded, removedCheckpoints, retention, trashItem } from './checkpoints.ts';
+import { health } from './data.ts';
+import { errorBody } from './errors.ts';
+import {
+  chatCompletion,
+  chatCompletionChunk,
+  deletedResponse,
+  healthz,
+  responseEvent,
+  responseObject,
+  servedModel,
+  servedModels,
+} from './inference-routes.ts';
+import { job } from './jobs.ts';
+import { chatCompletionRequest } from './openai.ts';
+import { responsesRequest } from './responses.ts';
+import { sftConversation, sftRequest } from './sft.ts';
+import {
+  modelInfo,
+  registerRequest,
+  registrationPending,
+  trainProgress,
+  trainRequest,
+  trainResult,
+  wireGroup,
+  wireTrajectory,
+} from './training.ts';
+
+export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, string>([
+  [chatCompletion, 'ChatCompletion'],
+  [chatCompletionChunk, 'ChatCompletionChunk'],
+  [chatCompletionRequest, 'ChatCompletionRequest'],
+  [checkpointInfo, 'Checkpoint'],
+  [confirmationNeeded, 'ConfirmationNeeded'],
+  [deletedResponse, 'DeletedResponse'],
+  [errorBody, 'Error'],
+  [health, 'Health'],
+  [healthz, 'Healthz'],
+  [job, 'Job'],
+  [modelInfo, 'Model'],
+  [registerRequest, 'RegisterRequest'],
+  [registrationPending, 'RegistrationPending'],
+  [removedCheckpoints, 'RemovedCheckpoints'],
+  [responseEvent, 'ResponseEvent'],
+  [responseObject, 'Response'],
+  [responsesRequest, 'ResponseRequest'],
+  [retention, 'Retention'],
+  [servedModel, 'ServedModel'],
+  [servedModels, 'ServedModels'],
+  [sftConversation, 'Conversation'],
+  [sftRequest, 'SftRequest'],
+  [trainProgress, 'Progress'],
+  [trainRequest, 'TrainRequest'],
+  [trainResult, 'TrainResult'],
+  [trashItem, 'TrashItem'],
+  [wireGroup, 'TrajectoryGroup'],
+  [wireTrajectory, 'Trajectory'],
+]);
