@@ -218,9 +218,11 @@ async function describe(run: TrainingRun, checkpoint: StoredCheckpoint): Promise
     metrics: metricsOf(manifest),
     provenance: {
       package_version: manifest.packageVersion,
-      base_model: run.baseModel,
+      base_model: manifest.baseModel ?? run.baseModel,
       base_model_sha256: manifest.baseModelSha256,
       request_sha256: request?.sha256 ?? null,
+      data_sha256: manifest.dataSha256 ?? null,
+      trained_by: manifest.trainedBy ?? null,
       config: manifest.config,
     },
   };

@@ -21,12 +21,16 @@ export const checkpointInfo = z.object({
   files: z.array(z.object({ name: z.string(), bytes: z.int(), sha256: z.string() })),
   /** Of its step, timings included. */
   metrics: z.record(z.string(), z.number()),
-  provenance: z.looseObject({
+  provenance: z.object({
     package_version: z.string(),
     base_model: z.string(),
     base_model_sha256: z.string(),
     /** Of the request that it was trained on; null for step 0 and for checkpoints of older versions. */
     request_sha256: z.string().nullable(),
+    /** Of the trajectories as stored; null where there are none. */
+    data_sha256: z.string().nullable(),
+    /** Who asked for the step: the local user or a key; null for step 0 and for checkpoints of older versions. */
+    trained_by: z.looseObject({ kind: z.string() }).nullable(),
     /** Training options with their defaults filled in; null for step 0. */
     config: z.record(z.string(), z.unknown()).nullable(),
   }),

@@ -4,6 +4,7 @@
  * Every route is there twice: below `/v1`, and below `/rollouts/{rollout_id}/v1`, which says which rollout the call belongs to.
  */
 import * as z from 'zod';
+import { countTokensRequest, messagesRequest } from './anthropic.ts';
 import { chatCompletionRequest } from './openai.ts';
 import { responsesRequest } from './responses.ts';
 import { defineRoute, type RouteSpec } from './route.ts';
@@ -53,8 +54,20 @@ export const responseObject = z.looseObject({
   output: z.array(z.looseObject({ type: z.string() })),
 });
 
-/** An event of a streamed response, by its type. */
-export const responseEvent = z.looseObject({ type: z.string() });
+export const anthropicMessage = z.looseObject({
+  id: z.string(),
+  type: z.literal('message'),
+  role: z.literal('assistant'),
+  model: z.string(),
+  content: z.array(z.looseObject({ type: z.string() })),
+  stop_reason: z.string().nullable(),
+  usage: z.looseObject({ input_tokens: z.int(), output_tokens: z.int() }),
+});
+
+export const tokenCount = z.object({ input_tokens: z.int() });
+
+/** An event of a streamed response or message, by its type. */
+export const streamedEvent = z.looseObject({ type: z.string() });
 
 export const deletedResponse = z.looseObject({ id: z.string(), object: z.string(), deleted: z.literal(true) });
 
@@ -100,7 +113,7 @@ const versioned = {
     details: 'With stream: true the answer is a stream of typed events.',
     scope: 'infer',
     body: responsesRequest,
-    responses: { 200: { description: 'The response.', schema: responseObject, events: { message: responseEvent } } },
+    responses: { 200: { description: 'The response.', schema: responseObject, events: { message: streamedEvent } } },
     errors: [404, 429],
   }),
   getResponse: defineRoute({
@@ -119,6 +132,27 @@ const versioned = {
     summary: 'Forget a response that was stored',
     scope: 'infer',
     responses: { 200: { description: 'It is gone.', schema: deletedResponse } },
+    errors: [404],
+  }),
+  createMessage: defineRoute({
+    method: 'post',
+    path: '/messages',
+    tag: 'Inference',
+    summary: 'Message, as Anthropic has it',
+    details: 'With stream: true the answer is a stream of typed events. Errors have the shape of Anthropic here.',
+    scope: 'infer',
+    body: messagesRequest,
+    responses: { 200: { description: 'The message.', schema: anthropicMessage, events: { message: streamedEvent } } },
+    errors: [404],
+  }),
+  countMessageTokens: defineRoute({
+    method: 'post',
+    path: '/messages/count_tokens',
+    tag: 'Inference',
+    summary: 'How many tokens a message request has before it is answered',
+    scope: 'infer',
+    body: countTokensRequest,
+    responses: { 200: { description: 'The number.', schema: tokenCount } },
     errors: [404],
   }),
 } as const;

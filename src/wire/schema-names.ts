@@ -1,17 +1,19 @@
 /** Names of schemas in `/openapi.json`, where a route's own name would not do: most are shared by several routes. Layer 0. */
 import type * as z from 'zod';
+import { countTokensRequest, messagesRequest } from './anthropic.ts';
 import { checkpointInfo, confirmationNeeded, removedCheckpoints, retention, trashItem } from './checkpoints.ts';
 import { health } from './data.ts';
 import { errorBody } from './errors.ts';
 import {
+  anthropicMessage,
   chatCompletion,
   chatCompletionChunk,
   deletedResponse,
   healthz,
-  responseEvent,
   responseObject,
   servedModel,
   servedModels,
+  streamedEvent,
 } from './inference-routes.ts';
 import { job } from './jobs.ts';
 import { chatCompletionRequest } from './openai.ts';
@@ -29,7 +31,10 @@ import {
 } from './training.ts';
 
 export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, string>([
+  [anthropicMessage, 'AnthropicMessage'],
   [chatCompletion, 'ChatCompletion'],
+  [countTokensRequest, 'AnthropicCountTokensRequest'],
+  [messagesRequest, 'AnthropicMessageRequest'],
   [chatCompletionChunk, 'ChatCompletionChunk'],
   [chatCompletionRequest, 'ChatCompletionRequest'],
   [checkpointInfo, 'Checkpoint'],
@@ -43,7 +48,7 @@ export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, st
   [registerRequest, 'RegisterRequest'],
   [registrationPending, 'RegistrationPending'],
   [removedCheckpoints, 'RemovedCheckpoints'],
-  [responseEvent, 'ResponseEvent'],
+  [streamedEvent, 'StreamedEvent'],
   [responseObject, 'Response'],
   [responsesRequest, 'ResponseRequest'],
   [retention, 'Retention'],
