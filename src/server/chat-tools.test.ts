@@ -139,6 +139,53 @@ describe('tools', () => {
   });
 });
 
+describe('constraints', () => {
+  const parameters = weather.function.parameters;
+  const other = { type: 'function' as const, function: { name: 'other', parameters: { type: 'object' } } };
+  const tagOf = (name: string, schema: object): object => ({
+    type: 'tag',
+    begin: `<tool_call>\n{"name": "${name}", "arguments": `,
+    content: { type: 'jsonSchema', schema },
+    end: '}\n</tool_call>',
+  });
+  const separated = { type: 'separatedTags', separator: '\n', isRequired: true };
+  const both = [tagOf('weather', parameters), tagOf('other', { type: 'object' })];
+  const json = { type: 'jsonSchema', schema: { type: 'object' } };
+  const strict = { ...weather, function: { ...weather.function, strict: true } };
+  const triggered = { type: 'triggeredTags', triggers: ['<tool_call>'], isRequired: false };
+  test.each([
+    ['auto leaves the text free', {}, undefined],
+    ['none too', { tool_choice: 'none' }, undefined],
+    ['required', { tool_choice: 'required' }, { ...separated, tags: both, isSingle: false }],
+    [
+      'required, one at a time',
+      { tool_choice: 'required', parallel_tool_calls: false },
+      { ...separated, tags: both, isSingle: true },
+    ],
+    [
+      'named',
+      { tool_choice: { type: 'function', function: { name: 'weather' } } },
+      { ...separated, tags: both.slice(0, 1), isSingle: true },
+    ],
+    [
+      'auto, one at a time',
+      { parallel_tool_calls: false },
+      { ...triggered, tags: ['weather', 'other'].map((name) => tagOf(name, { type: 'object' })), isSingle: true },
+    ],
+    ['auto with a strict tool', { tools: [strict, other] }, { ...triggered, tags: both, isSingle: false }],
+    [
+      'auto with a response format',
+      { response_format: { type: 'json_object' } },
+      { type: 'oneOf', options: [{ ...separated, tags: both, isSingle: false }, json] },
+    ],
+    ['none with a response format', { response_format: { type: 'json_object' }, tool_choice: 'none' }, json],
+  ])('%s', async (_name, options, constraint) => {
+    const { client, model } = await serve(['up<|im_end|>']);
+    await client.chat.completions.create({ ...ask, tools: [weather, other], ...options } as Ask);
+    expect(model.engine.requests[0]?.sampling.constraint).toEqual(constraint);
+  });
+});
+
 describe('models without tools of their own', () => {
   const turns =
     '{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}';
@@ -179,6 +226,16 @@ describe('reasoning', () => {
     const deltas = chunks.map((chunk) => (chunk.choices[0]?.delta ?? {}) as Record<string, string | undefined>);
     expect(deltas.map((delta) => delta.reasoning_content ?? '').join('')).toBe('right or up');
     expect(deltas.map((delta) => delta.content ?? '').join('')).toBe('left');
+  });
+
+  test('it may come before what a format asks for', async () => {
+    const { client, model } = await serve([reply], { chatTemplate });
+    await client.chat.completions.create({ ...ask, tools: [], response_format: { type: 'json_object' } });
+    const json = { type: 'jsonSchema', schema: { type: 'object' } };
+    const thought = { type: 'tag', begin: '<think>', content: { type: 'anyText' }, end: '</think>' };
+    const space = { type: 'regex', pattern: '[ \\n]{0,4}' };
+    const options = [json, { type: 'sequence', parts: [thought, space, json] }];
+    expect(model.engine.requests[0]?.sampling.constraint).toEqual({ type: 'oneOf', options });
   });
 
   test('sent back, it reaches the template; chat_template_kwargs do too', async () => {

@@ -2,6 +2,7 @@
 import type { TextConstraint } from '../core/constraint.ts';
 import type { GenerationRequest, ReplyFormat } from '../core/generation.ts';
 import type { ReasoningFormat } from '../formats/reasoning-format.ts';
+import { toolConstraint } from '../formats/tool-formats/tool-constraint.ts';
 import type { ToolFormat } from '../formats/tool-formats/tool-format.ts';
 
 export interface ReplyForms {
@@ -13,7 +14,7 @@ export interface ReplyForms {
 
 /** Null where any text will do. The policy may reason before what it must say. */
 export function createConstraint(request: GenerationRequest, forms: ReplyForms): TextConstraint | null {
-  const constraint = formatConstraint(request.format);
+  const constraint = answerConstraint(request, forms.toolFormat);
   const { reasoning, isReasoningOpen } = forms;
   if (constraint === null || reasoning === null || request.prompt.type !== 'chat') return constraint;
   const thought: TextConstraint = {
@@ -26,6 +27,24 @@ export function createConstraint(request: GenerationRequest, forms: ReplyForms):
   const afterThought: TextConstraint = { type: 'sequence', parts: [thought, space, constraint] };
   return isReasoningOpen ? afterThought : { type: 'oneOf', options: [constraint, afterThought] };
 }
+
+/** Calls that are required, else what the format asks for, else calls as far as they are bound to anything. */
+function answerConstraint(request: GenerationRequest, toolFormat: ToolFormat): TextConstraint | null {
+  const { prompt, toolChoice, isParallelToolCalls: isParallel } = request;
+  const answer = formatConstraint(request.format);
+  const tools = prompt.type === 'chat' ? prompt.tools : [];
+  if (tools.length === 0 || toolChoice === 'none') return answer;
+  if (toolChoice !== 'auto') return toolConstraint(toolFormat, tools, toolChoice, isParallel);
+  if (answer !== null) {
+    const calls = toolConstraint(toolFormat, tools, 'required', isParallel);
+    return calls === null ? answer : { type: 'oneOf', options: [calls, answer] };
+  }
+  // One call at most is a matter of form, even where arguments are free.
+  const bound = isParallel ? tools : tools.map((tool) => (tool.isStrict ? tool : { ...tool, ...freeArguments }));
+  return toolConstraint(toolFormat, bound, toolChoice, isParallel);
+}
+
+const freeArguments = { parameters: true, isStrict: true };
 
 function formatConstraint(format: ReplyFormat): TextConstraint | null {
   switch (format.type) {
