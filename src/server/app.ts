@@ -2,32 +2,43 @@
 import { type Context, Hono } from 'hono';
 import type { ContentfulStatusCode } from 'hono/utils/http-status';
 import { ApiError } from '../core/errors.ts';
+import type { Logger } from 'pino';
 import { toAnthropicError } from '../wire/anthropic-output.ts';
 import { refuse, toHttpError } from '../wire/errors.ts';
 import { handleChatCompletion } from './chat-completions.ts';
 import { registerCompletionsRoute } from './completions.ts';
+import { joinWatches } from './generation-watch.ts';
 import { isMessagesPath, registerMessagesRoutes } from './messages.ts';
+import { createServerMetrics, registerMetricsRoute } from './metrics.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { handleHealth, handleModel, handleModels } from './models-route.ts';
+import { observeApp } from './observe.ts';
 import { registerResponsesRoutes } from './responses.ts';
 import { createResponseStore } from './responses-store.ts';
 import { createSecurity, guardApp, type Security } from './security.ts';
+import { traceGeneration } from './tracing.ts';
 
 export interface AppOptions extends ModelLookup {
   /** Adds routes of its own; errors that they throw become responses here. */
   readonly registerRoutes?: (app: Hono) => void;
   /** Default: everybody is the local user, and nothing is written down. */
   readonly security?: Security;
-  /** Gets every error that the response hides; default: standard error. */
+  /** Gets a line for each request; default: none does. */
+  readonly logger?: Logger;
+  /** Gets every error that the response hides; default: the logger, or standard error. */
   readonly onInternalError?: (error: unknown) => void;
 }
 
 const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const;
 
 /** An application without a port; `/v1` and `/rollouts/{id}/v1` have the same routes. */
-export function createApp(options: AppOptions): Hono {
+export function createApp(given: AppOptions): Hono {
   const app = new Hono();
-  const onInternalError = options.onInternalError ?? ((error: unknown): void => console.error(error));
+  const { logger } = given;
+  const metrics = createServerMetrics(given);
+  const options: AppOptions = { ...given, watchGeneration: joinWatches([metrics.watchGeneration, traceGeneration]) };
+  const logError = (error: unknown): void => (logger === undefined ? console.error(error) : logger.error(error));
+  const onInternalError = options.onInternalError ?? logError;
   const answerError = (c: Context, error: unknown): Response => {
     const { status, body, headers, isInternal } = isMessagesPath(c.req.path)
       ? toAnthropicError(error)
@@ -35,8 +46,10 @@ export function createApp(options: AppOptions): Hono {
     if (isInternal) onInternalError(error);
     return c.json(body, status as ContentfulStatusCode, { ...headers });
   };
+  observeApp(app, { metrics, logger });
   guardApp(app, options.security ?? createSecurity());
   app.get('/healthz', (c) => handleHealth(c, options));
+  registerMetricsRoute(app, metrics);
   // Both forms of the base URL: the second one says which rollout the calls belong to.
   const responses = createResponseStore();
   for (const base of ['/v1', '/rollouts/:rolloutId/v1']) {

@@ -3,7 +3,7 @@
  * A route is an adapter: its protocol's request to a `GenerationRequest`, what comes from here to its protocol's answer.
  */
 import { setMaxListeners } from 'node:events';
-import { EngineError } from '../core/errors.ts';
+import { AbortedError, EngineError } from '../core/errors.ts';
 import type { GenerationRequest, GenerationUsage } from '../core/generation.ts';
 import { type EngineFinish, type FinishedChoice, type PromptLogprobs, SampledChoice } from './generation-choice.ts';
 import { createTurn, endTurn, explainFailure, sampleChoice, type Turn } from './generation-turn.ts';
@@ -62,7 +62,19 @@ export async function collectGeneration(
   request: GenerationRequest,
   signal: AbortSignal,
 ): Promise<Generation> {
-  const turn = await createTurn(lookup, request);
+  const watch = lookup.watchGeneration?.(request);
+  try {
+    const generation = await collectTurn(await createTurn(lookup, request), signal);
+    watch?.ended(generation.usage, generation.choices);
+    return generation;
+  } catch (error) {
+    watch?.failed(error);
+    throw error;
+  }
+}
+
+async function collectTurn(turn: Turn, signal: AbortSignal): Promise<Generation> {
+  const { request } = turn;
   const start = startOf(turn);
   // A signal costs as much as parsing a request; the caller's own is enough where one choice cannot outlive another.
   const aborter = request.n > 1 ? linkAborter(signal) : null;
@@ -106,17 +118,26 @@ export async function* generate(
   request: GenerationRequest,
   signal: AbortSignal,
 ): AsyncGenerator<GenerationEvent, void> {
-  const turn = await createTurn(lookup, request);
+  const watch = lookup.watchGeneration?.(request);
+  const fail = (error: unknown): unknown => {
+    watch?.failed(error);
+    return error;
+  };
+  const turn = await createTurn(lookup, request).catch((error: unknown) => Promise.reject(fail(error)));
   const start = startOf(turn);
   const aborter = request.n > 1 ? linkAborter(signal) : null;
   const choices = Array.from({ length: request.n }, (_, index) => new SampledChoice(turn, index));
   const finished: FinishedChoice[] = [];
   let isStarted = false;
+  let isOver = false;
   try {
     const sources = choices.map(({ index }) => sampleChoice(turn, index, true, aborter?.signal ?? signal));
     for await (const [index, event] of mergeEvents(sources)) {
       const choice = choices[index] as SampledChoice;
-      if (!isStarted) yield { type: 'started', start };
+      if (!isStarted) {
+        watch?.started();
+        yield { type: 'started', start };
+      }
       isStarted = true;
       if (event.type === 'prompt') yield { type: 'prompt', prompt: event };
       else if (event.type === 'tokens') yield { type: 'delta', index, sampled: event, parts: choice.push(event) };
@@ -129,10 +150,15 @@ export async function* generate(
       }
     }
     if (choices.some((_, index) => finished[index] === undefined)) throw endedEarly();
-    yield { type: 'usage', usage: usageOf(turn, finished) };
+    const usage = usageOf(turn, finished);
+    isOver = true;
+    watch?.ended(usage, finished);
+    yield { type: 'usage', usage };
   } catch (error) {
-    throw isStarted ? error : await explainFailure(turn, error);
+    isOver = true;
+    throw fail(isStarted ? error : await explainFailure(turn, error));
   } finally {
+    if (!isOver) watch?.failed(new AbortedError('generation: was given up by its reader'));
     aborter?.abort();
     endTurn(turn);
   }

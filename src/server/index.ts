@@ -1,5 +1,6 @@
 /** Public entry `agent-reinforcement-trainer/server`: one process that samples, trains and keeps the runs. Layer 5. */
 import type { Hono } from 'hono';
+import type { Logger } from 'pino';
 import { createApp } from './app.ts';
 import { type ListenOptions, startServer } from './listen.ts';
 import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
@@ -23,6 +24,8 @@ export interface ArtServerOptions
     ServerSecurityOptions {
   /** Default: the embedded engine, a child process on this computer's CPU. */
   readonly createEngine?: ModelRegistryOptions['createEngine'];
+  /** Gets a line for each request, and what the server warns of; default: requests are not logged, warnings go to the console. */
+  readonly logger?: Logger;
 }
 
 export interface ArtServer {

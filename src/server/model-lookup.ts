@@ -5,6 +5,7 @@ import type { EngineInfo } from '../engines/engine.ts';
 import { markIds } from '../formats/tool-formats/tool-format.ts';
 import { refuse } from '../wire/errors.ts';
 import { type Conversations, createConversations } from './conversations.ts';
+import type { WatchGeneration } from './generation-watch.ts';
 import type { ServedModel } from './served-model.ts';
 import { genericToolFormat } from './template-input.ts';
 import { createTokenTexts, type TokenTexts } from './token-texts.ts';
@@ -15,6 +16,8 @@ export interface ModelLookup {
   readonly findModel: (name: string) => ServedModel | undefined;
   /** Choices of one model that may be in flight; more are refused with 429. Default 8,192. */
   readonly maxInFlight?: number;
+  /** Is told how each generation goes. */
+  readonly watchGeneration?: WatchGeneration;
 }
 
 /** State of the inference routes for one model; it lives and dies with the `ServedModel` object. */
@@ -43,7 +46,8 @@ const infoTimeoutMs = 2_000;
 
 const states = new WeakMap<ServedModel, ModelState>();
 
-function modelState(model: ServedModel): ModelState {
+/** Made with the first question; it lives and dies with the model. */
+export function modelState(model: ServedModel): ModelState {
   let state = states.get(model);
   if (state === undefined) {
     const { tokenizer, template } = model;
@@ -76,7 +80,7 @@ export function inferenceCounters(model: ServedModel): InferenceCounters {
 }
 
 /** Splits `name@step`. Throws ApiError 404 if the step is not an integer. */
-function parseModelName(id: string): { readonly name: string; readonly step: number | null } {
+export function parseModelName(id: string): { readonly name: string; readonly step: number | null } {
   const at = id.indexOf('@');
   if (at < 0) return { name: id, step: null };
   const digits = id.slice(at + 1);
