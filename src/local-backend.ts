@@ -37,7 +37,9 @@ export interface LocalBackendOptions {
   readonly store?: NonNullable<ArtServerOptions['store']>;
   /** Takes secrets and personal data out of what is stored: true, or which patterns and functions. Default false. */
   readonly redact?: NonNullable<ArtServerOptions['redact']>;
-  /** Default: console.warn. */
+  /** Gets a line for each request to the server, as pino's loggers do; default: requests are not logged. */
+  readonly logger?: NonNullable<ArtServerOptions['logger']>;
+  /** Default: the logger, or console.warn. */
   readonly onWarning?: (message: string) => void;
   /** Another engine in place of the embedded one. */
   readonly createEngine?: NonNullable<ArtServerOptions['createEngine']>;
@@ -54,6 +56,7 @@ const OPTION_NAMES = [
   'modelRoots',
   'store',
   'redact',
+  'logger',
   'onWarning',
   'createEngine',
 ];

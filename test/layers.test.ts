@@ -31,6 +31,9 @@ const packages: Readonly<Record<string, readonly string[]>> = {
   '@huggingface/hub': ['hub'],
   '@huggingface/jinja': ['formats'],
   '@huggingface/tokenizers': ['formats'],
+  '@opentelemetry/api': ['server'],
+  '@opentelemetry/exporter-trace-otlp-http': ['cli'],
+  '@opentelemetry/sdk-trace-node': ['cli'],
   'cli-progress': ['sdk', 'hub'],
   commander: ['cli'],
   'eventsource-parser': ['sdk'],
@@ -38,6 +41,8 @@ const packages: Readonly<Record<string, readonly string[]>> = {
   'onnxruntime-node': ['graph'],
   openai: ['sdk'],
   'p-limit': ['sdk'],
+  pino: ['server', 'cli'],
+  'prom-client': ['server'],
   zod: ['wire', 'formats', 'hub', 'server', 'sdk'],
 };
 
@@ -117,7 +122,11 @@ describe('layers', () => {
 
   test('every package that is imported is a dependency, and every dependency is imported', () => {
     const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
-    const declared = Object.keys({ ...manifest.dependencies, ...manifest.optionalDependencies });
+    const declared = Object.keys({
+      ...manifest.dependencies,
+      ...manifest.optionalDependencies,
+      ...manifest.peerDependencies,
+    });
     const used = new Set(
       imports.map(({ target }) => target).filter((name) => !isFile(name) && !name.startsWith('node:')),
     );

@@ -4,6 +4,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { ConfigError, messageOf } from '../core/errors.ts';
 import { LocalBackend, type LocalBackendOptions } from '../local-backend.ts';
 import { TrainableModel } from '../sdk/model.ts';
+import { createLogger, type LogLevel, logLevels, startTracing } from './telemetry.ts';
 
 interface ServeOptions extends EngineFlags {
   readonly model: string;
@@ -21,6 +22,7 @@ interface ServeOptions extends EngineFlags {
   readonly alpha: number;
   readonly seed: number;
   readonly chatTemplate?: string;
+  readonly logLevel: LogLevel;
 }
 
 type EngineOptions = NonNullable<LocalBackendOptions['engine']>;
@@ -79,6 +81,14 @@ export function createServeCommand(): Command {
         'int8',
       ]),
     )
+    .addOption(
+      new Option(
+        '--log-level <level>',
+        'least level of the JSON lines on standard error; info has one for each request',
+      )
+        .choices(logLevels)
+        .default('warn'),
+    )
     .option('--no-memory-check', 'load a model although memory may not suffice')
     .action(serve);
 }
@@ -89,6 +99,7 @@ async function serve(options: ServeOptions): Promise<void> {
     for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => resolve());
   });
   const template = options.chatTemplate === undefined ? {} : { chatTemplate: await readTemplate(options.chatTemplate) };
+  const tracing = await startTracing();
   await using backend = new LocalBackend({
     path,
     host,
@@ -98,6 +109,7 @@ async function serve(options: ServeOptions): Promise<void> {
     modelRoots: options.modelRoot,
     store: options.store,
     redact: options.redact,
+    logger: createLogger(options.logLevel),
     engine: engineOptions(options),
   });
   const model = new TrainableModel({ name, project, baseModel, lora: { rank, alpha }, seed, ...template });
@@ -108,6 +120,7 @@ async function serve(options: ServeOptions): Promise<void> {
   console.log(`training         new RemoteBackend({ baseURL: '${url}' })`);
   console.log('Ctrl-C stops it.');
   await stopped;
+  await tracing?.close();
 }
 
 function engineOptions(flags: EngineFlags): EngineOptions {

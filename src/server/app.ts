@@ -1,8 +1,8 @@
 /** The HTTP app: routes, and the one place where errors become responses. Layer 5. */
 import { type Context, Hono } from 'hono';
 import type { ContentfulStatusCode } from 'hono/utils/http-status';
-import { ApiError } from '../core/errors.ts';
 import type { Logger } from 'pino';
+import { ApiError } from '../core/errors.ts';
 import { toAnthropicError } from '../wire/anthropic-output.ts';
 import { refuse, toHttpError } from '../wire/errors.ts';
 import { handleChatCompletion } from './chat-completions.ts';

@@ -41,9 +41,12 @@ export interface ArtServer {
 
 /** Starts a server that listens. Throws ConfigError if it cannot. */
 export async function createArtServer(options: ArtServerOptions): Promise<ArtServer> {
-  const registry = createModelRegistry({ ...options, createEngine: options.createEngine ?? startEmbeddedEngine });
-  const security = await openSecurity(options.root, options);
-  const app = createArtApp(registry, security);
+  const { logger } = options;
+  const onWarning = options.onWarning ?? (logger && ((message: string): void => logger.warn(message)));
+  const warned = { ...options, ...(onWarning && { onWarning }) };
+  const registry = createModelRegistry({ ...warned, createEngine: options.createEngine ?? startEmbeddedEngine });
+  const security = await openSecurity(options.root, warned);
+  const app = createArtApp(registry, security, logger);
   const running = await startServer(app, { ...options, isKeyed: security.keys?.isRequired() === true });
   let closing: Promise<void> | undefined;
   const close = async (): Promise<void> => {
@@ -65,9 +68,10 @@ export async function createArtServer(options: ArtServerOptions): Promise<ArtSer
 }
 
 /** The HTTP application over a registry, without a port. */
-export function createArtApp(registry: ModelRegistry, security: Security = createSecurity()): Hono {
+export function createArtApp(registry: ModelRegistry, security: Security = createSecurity(), logger?: Logger): Hono {
   return createApp({
     security,
+    ...(logger && { logger }),
     models: registry.models,
     findModel: registry.findModel,
     ...(registry.maxInFlight !== undefined && { maxInFlight: registry.maxInFlight }),

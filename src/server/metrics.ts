@@ -113,7 +113,7 @@ function addModelMetrics(register: Registry, lookup: ModelLookup): void {
     });
     return reading;
   };
-  const gauge = (name: string, help: string, valueOf: (reading: ModelReading) => number | undefined): void => {
+  const gauge = (name: string, help: string, valueIn: (reading: ModelReading) => number | undefined): void => {
     new Gauge({
       name,
       help,
@@ -122,7 +122,7 @@ function addModelMetrics(register: Registry, lookup: ModelLookup): void {
       async collect() {
         this.reset();
         for (const one of await readOnce()) {
-          const value = valueOf(one);
+          const value = valueIn(one);
           if (value !== undefined) this.set({ model: one.model.name }, value);
         }
       },
@@ -134,7 +134,11 @@ function addModelMetrics(register: Registry, lookup: ModelLookup): void {
   gauge('art_waiting_sequences', 'Sequences that wait for room.', ({ info }) => info?.waitingSequences);
   gauge('art_engine_rss_bytes', "Memory of the engine's process.", ({ info }) => info?.rssBytes);
   gauge('art_sampled_tokens', 'Tokens sampled since the engine started.', ({ info }) => info?.sampledTokens);
-  gauge('art_prefilled_tokens', 'Prompt tokens computed since the engine started.', ({ info }) => info?.prefilledTokens);
+  gauge(
+    'art_prefilled_tokens',
+    'Prompt tokens computed since the engine started.',
+    ({ info }) => info?.prefilledTokens,
+  );
   gauge('art_trained_tokens', 'Tokens trained on since the engine started.', ({ info }) => info?.trainedTokens);
   gauge(
     'art_malformed_tool_calls',

@@ -23,7 +23,11 @@ export async function streamResponse(
       if (done) controller.close();
       else controller.enqueue(encoder.encode(value));
     },
-    cancel: stop,
+    cancel: async () => {
+      stop();
+      // A generator that waits for its reader, not for `stop`, ends by this alone.
+      await items.return?.();
+    },
   });
   return c.body(body, 200, { ...sseHeaders, ...headers });
 }

@@ -3,15 +3,7 @@
  * Spans go where the process' tracer provider sends them; without one they cost next to nothing. Texts are never part of a span.
  * Source: OpenTelemetry semantic conventions 1.45, gen_ai (in development).
  */
-import {
-  type Attributes,
-  context,
-  propagation,
-  type Span,
-  SpanKind,
-  SpanStatusCode,
-  trace,
-} from '@opentelemetry/api';
+import { type Attributes, context, propagation, type Span, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
 import type { Context } from 'hono';
 import { messageOf } from '../core/errors.ts';
 import type { GenerationRequest } from '../core/generation.ts';

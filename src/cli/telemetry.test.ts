@@ -1,0 +1,39 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { trace } from '@opentelemetry/api';
+import { afterEach, expect, test, vi } from 'vitest';
+import { startTracing } from './telemetry.ts';
+
+afterEach(() => {
+  vi.unstubAllEnvs();
+  trace.disable();
+});
+
+test('without an endpoint nothing is started', async () => {
+  expect(await startTracing({})).toBeNull();
+  expect(
+    await startTracing({ OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1', OTEL_SDK_DISABLED: 'true' }),
+  ).toBeNull();
+});
+
+test('spans reach the OTLP endpoint that the environment names', async () => {
+  const paths: string[] = [];
+  let bytes = 0;
+  const collector = createServer((request, response) => {
+    paths.push(request.url ?? '');
+    request.on('data', (chunk: Buffer) => {
+      bytes += chunk.length;
+    });
+    request.on('end', () => response.writeHead(200, { 'content-type': 'application/json' }).end('{}'));
+  }).listen(0, '127.0.0.1');
+  await once(collector, 'listening');
+  vi.stubEnv('OTEL_EXPORTER_OTLP_ENDPOINT', `http://127.0.0.1:${(collector.address() as AddressInfo).port}`);
+  const tracing = await startTracing();
+  trace.getTracer('test').startSpan('chat m').end();
+  await tracing?.close();
+  collector.close();
+  collector.closeAllConnections();
+  expect(paths).toEqual(['/v1/traces']);
+  expect(bytes).toBeGreaterThan(0);
+});
