@@ -150,6 +150,10 @@ const targets = {
     await setUpQuietly();
     return run(process.execPath, ['dist/bench/fuzz/main.js', ...args], withChannel);
   },
+  chaos: async (args) => {
+    await setUpQuietly();
+    return run(process.execPath, ['dist/bench/chaos/main.js', ...args], withChannel);
+  },
   load: async (args) => {
     await setUpQuietly();
     return run(process.execPath, ['dist/bench/load/main.js', ...args], withChannel);
