@@ -30,7 +30,10 @@ export function createMessage({ start, choices, usage }: Generation, hasTokenIds
   };
 }
 
-function startedMessage({ request, seed, promptIds }: GenerationStart, hasTokenIds: boolean): AnthropicMessage {
+function startedMessage(
+  { request, seed, promptIds, policyStep }: GenerationStart,
+  hasTokenIds: boolean,
+): AnthropicMessage {
   return {
     id: request.id,
     type: 'message',
@@ -41,7 +44,7 @@ function startedMessage({ request, seed, promptIds }: GenerationStart, hasTokenI
     stop_sequence: null,
     // What was found in the cache is known at the end alone.
     usage: anthropicUsage({ promptTokens: promptIds.length, completionTokens: 0, cachedTokens: 0 }),
-    art: { seed },
+    art: { seed, completion_id: request.id, ...(policyStep !== null && { policy_step: policyStep }) },
     ...(hasTokenIds && { prompt_token_ids: promptIds }),
   };
 }

@@ -187,3 +187,18 @@ test('a schema for the text reaches the engine by both protocols', async () => {
   expect(first).toMatchObject({ schema });
   expect(second).toEqual(first);
 });
+test('tool_choice and parallel calls of both protocols constrain what is sampled alike', async () => {
+  const { model, post } = await serve([`${callText}<|im_end|>`]);
+  const named = { type: 'function', name: 'weather' };
+  await post('/v1/responses', { ...responses.ask(null, []), tool_choice: named, parallel_tool_calls: false });
+  const tool = { type: 'tool', name: 'weather', disable_parallel_tool_use: true };
+  await post('/v1/messages', { ...messages.ask(null, []), tool_choice: tool });
+  await post('/v1/responses', { ...responses.ask(null, []), tool_choice: 'required' });
+  await post('/v1/messages', { ...messages.ask(null, []), tool_choice: { type: 'any' } });
+  const constraints = model.engine.requests.map((request) => request.sampling.constraint);
+  expect(constraints[0]).toBeDefined();
+  expect(constraints[1]).toEqual(constraints[0]);
+  expect(constraints[2]).toBeDefined();
+  expect(constraints[3]).toEqual(constraints[2]);
+  expect(constraints[2]).not.toEqual(constraints[0]);
+});

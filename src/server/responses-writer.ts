@@ -123,6 +123,7 @@ export class ResponseWriter {
     const { request, generation } = this.#turn;
     const { start } = this;
     const choice = this.#choice;
+    const policyStep = choice?.policyStep ?? start.policyStep;
     const status = this.#status();
     return {
       id: generation.id,
@@ -139,7 +140,8 @@ export class ResponseWriter {
       ...echoRequest(request),
       art: {
         seed: start.seed,
-        ...(choice !== null && { completion_id: generation.id, policy_step: choice.policyStep }),
+        completion_id: generation.id,
+        ...(policyStep !== null && { policy_step: policyStep }),
       },
       ...(request.hasTokenIds && { prompt_token_ids: start.promptIds }),
       ...(request.hasTokenIds && choice !== null && { token_ids: choice.tokenIds }),

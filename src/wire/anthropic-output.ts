@@ -32,8 +32,8 @@ export interface AnthropicMessage {
   readonly stop_reason: StopReason | null;
   readonly stop_sequence: string | null;
   readonly usage: AnthropicUsage;
-  /** Extension: where the answer comes from. `seed` is known from the start, the rest at the end. */
-  readonly art: { readonly seed: number; readonly completion_id?: string; readonly policy_step?: number };
+  /** Extension: where the answer comes from. The step of a model without one in its name is known at the end of a stream. */
+  readonly art: { readonly seed: number; readonly completion_id: string; readonly policy_step?: number };
   readonly prompt_token_ids?: readonly number[];
   readonly token_ids?: readonly number[];
 }

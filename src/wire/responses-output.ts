@@ -66,8 +66,8 @@ export interface ResponseObject {
   readonly model: string;
   readonly output: readonly OutputItem[];
   readonly usage: ResponseUsage | null;
-  /** Extension: where the answer comes from. `seed` is known from the start, the rest at the end. */
-  readonly art: { readonly seed: number; readonly completion_id?: string; readonly policy_step?: number };
+  /** Extension: where the answer comes from. The step of a model without one in its name is known at the end of a stream. */
+  readonly art: { readonly seed: number; readonly completion_id: string; readonly policy_step?: number };
   readonly prompt_token_ids?: readonly number[];
   readonly token_ids?: readonly number[];
   /** The request's fields, defaults filled in. */
