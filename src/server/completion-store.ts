@@ -90,7 +90,9 @@ class Store implements CompletionStore {
   put(record: CompletionRecord, { readText, call }: CompletionSource = noSource): void {
     const stored: StoredCompletion = { record, call };
     if (call !== null) this.rollouts.admit(call.rolloutId);
-    const address = this.#policy.mayStoreTokens(readText) ? this.#append(formatCompletion(stored)) : null;
+    // The messages may hold what the template left out of the prompt.
+    const readAll = (): string => `${readText()}\n${JSON.stringify([call?.messages, call?.reply])}`;
+    const address = this.#policy.mayStoreTokens(readAll) ? this.#append(formatCompletion(stored)) : null;
     const key = keyOf(record.completionId, record.choiceIndex);
     this.#memory.put(key, stored);
     if (address !== null) this.#addresses.set(key, address);
