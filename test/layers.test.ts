@@ -34,6 +34,7 @@ const packages: Readonly<Record<string, readonly string[]>> = {
   '@opentelemetry/api': ['server'],
   '@opentelemetry/exporter-trace-otlp-http': ['cli'],
   '@opentelemetry/sdk-trace-node': ['cli'],
+  '@mlc-ai/web-xgrammar': ['infer'],
   'cli-progress': ['sdk', 'hub'],
   commander: ['cli'],
   'eventsource-parser': ['sdk'],

@@ -11,6 +11,7 @@ import { openModel } from '../../formats/model-source.ts';
 import type { Tokenizer } from '../../formats/tokenizer.ts';
 import { hostTensor } from '../../graph/runtime.ts';
 import { createOrtRuntime } from '../../graph/runtime-ort.ts';
+import { Grammars } from '../../infer/constraint/grammars.ts';
 import { KvCache } from '../../infer/kv-cache.ts';
 import { ModelRunner, type PolicyFeeds } from '../../infer/model-runner.ts';
 import { checkTemperature } from '../../infer/sampling-params.ts';
@@ -77,6 +78,7 @@ class EngineProcess {
   readonly #config: DecoderConfig;
   readonly #tokenizer: Tokenizer;
   readonly #scheduler: Scheduler;
+  readonly #grammars: Grammars;
   /** Frozen weights that are fed with every policy because they are not baked. */
   readonly #base: PolicyFeeds;
   readonly #parameterCounts: { readonly parameters: number; readonly trainableParameters: number };
@@ -99,6 +101,7 @@ class EngineProcess {
     this.#config = config;
     this.#tokenizer = tokenizer;
     this.#scheduler = scheduler;
+    this.#grammars = new Grammars(tokenizer, sampledIds(config, tokenizer));
     const parameters = countValues(parameterShapes(config).values());
     const { training } = options;
     this.#parameterCounts = {
@@ -120,7 +123,7 @@ class EngineProcess {
     const precision = checkRolloutPrecision(options);
     // Only constants are rounded.
     const baked = precision === 'int8' ? parameters : bakedWeights(parameters, lora !== null);
-    const vocabSize = Math.min(config.vocabSize, tokenizer.vocabSize);
+    const vocabSize = sampledIds(config, tokenizer);
     const runner = await ModelRunner.create(config, cache, runtime, { lora, baked, vocabSize, precision });
     const scheduler = new Scheduler(cache, runner, {
       maxRunning: options.maxRunningSequences ?? DEFAULT_MAX_RUNNING,
@@ -150,26 +153,34 @@ class EngineProcess {
   }
 
   /** Admits a request; errors are events of it. */
-  sample(id: number, request: Omit<SampleRequest, 'signal'>): void {
+  async sample(id: number, request: Omit<SampleRequest, 'signal'>): Promise<void> {
+    this.#streaming.set(id, { isStreaming: request.isStreaming === true, sent: 0 });
     try {
-      const { sampling, promptIds, policyStep, isStreaming } = request;
-      const { maxPositions } = this.#config;
       checkSampleRequest(request, this.#config);
+      const { sampling, promptIds, policyStep } = request;
+      const policy = this.#scheduler.policy(policyStep ?? this.#newestStep);
+      const { constraint, stopTokenIds } = sampling;
+      const matcher = constraint === undefined ? null : await this.#grammars.match(constraint, stopTokenIds);
+      const { maxPositions } = this.#config;
       const limits = { maxPositions, createDecoder: () => this.#tokenizer.createStreamDecoder() };
-      const sequence = new Sequence(
-        id,
-        promptIds,
-        sampling,
-        this.#scheduler.policy(policyStep ?? this.#newestStep),
-        limits,
-      );
-      this.#scheduler.add(sequence);
-      this.#streaming.set(id, { isStreaming, sent: 0 });
-      this.#loop();
+      const sequence = new Sequence(id, promptIds, sampling, policy, limits, matcher);
+      if (!this.#streaming.has(id)) return sequence.dispose(); // Aborted meanwhile.
+      this.#admit(sequence);
     } catch (error) {
+      this.#streaming.delete(id);
       this.#events.push([id, toPlainError(error)]);
       this.#flush();
     }
+  }
+
+  #admit(sequence: Sequence): void {
+    try {
+      this.#scheduler.add(sequence);
+    } catch (error) {
+      sequence.dispose();
+      throw error;
+    }
+    this.#loop();
   }
 
   abort(id: number): void {
@@ -288,6 +299,11 @@ function defaultSampleThreads(config: DecoderConfig): number {
   return countValues(parameterShapes(config).values()) <= ONE_THREAD_PARAMETERS ? 1 : availableParallelism();
 }
 
+/** Ids from here on have no token and are never drawn. */
+function sampledIds(config: DecoderConfig, tokenizer: Tokenizer): number {
+  return Math.min(config.vocabSize, tokenizer.vocabSize);
+}
+
 function toFeeds(parameters: ReadonlyMap<string, Parameter>): PolicyFeeds {
   return Object.fromEntries([...parameters].map(([name, { data, shape }]) => [name, hostTensor(data, shape)]));
 }
@@ -319,7 +335,7 @@ if (process.send) {
   process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
   process.on('message', (message: ToEngine) => {
     if (message.kind === 'call') void answer(message.id, message.call);
-    else if (message.kind === 'sample') engine?.sample(message.id, message.request);
+    else if (message.kind === 'sample') void engine?.sample(message.id, message.request);
     else engine?.abort(message.id);
   });
 }

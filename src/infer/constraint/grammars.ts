@@ -1,0 +1,185 @@
+/**
+ * Constraints compiled for a vocabulary, and what follows each sequence through its own. Layer 3.
+ * A compile runs where sampling runs and blocks it, so compiled grammars are kept: the newest `KEPT_GRAMMARS` by content. Memory of
+ * WebAssembly is freed by hand: a matcher's at the end of its sequence, a grammar's when it is neither kept nor followed.
+ */
+import type { TextConstraint } from '../../core/constraint.ts';
+import { DataError, EngineError } from '../../core/errors.ts';
+import type { Tokenizer } from '../../formats/tokenizer.ts';
+import type { TokenMask } from '../row-shaper.ts';
+import type { TokenMatcher } from '../token-matcher.ts';
+import { NEVER_BYTE } from './ebnf.ts';
+import { type CompiledGrammar, GrammarLibrary, type Matcher, tokenBytes } from './grammar-library.ts';
+import { type StructuralTag, toStructuralTag } from './structural-tag.ts';
+
+const KEPT_GRAMMARS = 64;
+
+interface Compiled {
+  readonly library: GrammarLibrary;
+  readonly grammar: CompiledGrammar;
+  /** Tokens that the grammar may let through at all. */
+  readonly usable: TokenMask;
+}
+
+/** A constraint with its users: matchers, and the list of those kept. */
+interface Entry {
+  readonly compiled: Promise<Compiled>;
+  users: number;
+}
+
+export class Grammars {
+  readonly #tokenizer: Tokenizer;
+  readonly #vocabSize: number;
+  readonly #kept = new Map<string, Entry>();
+  #library: Promise<GrammarLibrary> | null = null;
+  #ordinary: TokenMask | null = null;
+
+  /** Ids from `vocabSize` on are never allowed. The library is loaded with the first constraint. */
+  constructor(tokenizer: Tokenizer, vocabSize: number) {
+    this.#tokenizer = tokenizer;
+    this.#vocabSize = vocabSize;
+  }
+
+  /** What follows one sequence. Throws DataError if the constraint cannot be met. */
+  async match(constraint: TextConstraint, stopTokenIds: readonly number[]): Promise<TokenMatcher> {
+    const entry = this.#entry(toStructuralTag(constraint));
+    entry.users++;
+    try {
+      const compiled = await entry.compiled;
+      const stops = stopTokenIds.filter((id) => id < this.#vocabSize);
+      const matcher = await compiled.library.createMatcher(compiled.grammar);
+      return await SequenceMatcher.start(matcher, compiled, stops, () => this.#release(entry));
+    } catch (cause) {
+      this.#release(entry);
+      throw cause;
+    }
+  }
+
+  #entry(tag: StructuralTag): Entry {
+    const known = this.#kept.get(tag.text);
+    const entry = known ?? { compiled: this.#compile(tag), users: 1 };
+    this.#kept.delete(tag.text);
+    this.#kept.set(tag.text, entry);
+    if (known) return entry;
+    entry.compiled.catch(() => this.#forget(tag.text, entry));
+    const oldest = this.#kept.size > KEPT_GRAMMARS ? this.#kept.entries().next().value : undefined;
+    if (oldest) this.#forget(...oldest);
+    return entry;
+  }
+
+  #forget(text: string, entry: Entry): void {
+    if (this.#kept.get(text) !== entry) return;
+    this.#kept.delete(text);
+    this.#release(entry);
+  }
+
+  async #compile({ text, literals }: StructuralTag): Promise<Compiled> {
+    this.#library ??= GrammarLibrary.load(this.#tokenizer, this.#vocabSize);
+    const library = await this.#library;
+    try {
+      return { library, grammar: await library.compile(text), usable: this.#usableTokens(literals) };
+    } catch (cause) {
+      this.#library = null; // The next constraint gets a new instance; sequences under way keep theirs.
+      throw new DataError('constraint: must be one that the grammar library compiles, got one that it refuses', {
+        cause,
+      });
+    }
+  }
+
+  #release(entry: Entry): void {
+    if (--entry.users > 0) return;
+    entry.compiled.then(({ grammar }) => grammar.dispose()).catch(() => undefined);
+  }
+
+  /** All but special tokens, whose text no reply has, unless the constraint spells them. */
+  #usableTokens(literals: readonly string[]): TokenMask {
+    this.#ordinary ??= this.#ordinaryTokens();
+    const usable = this.#ordinary.slice();
+    for (const id of this.#tokenizer.specialIds) {
+      if (id >= this.#vocabSize) continue;
+      const text = this.#tokenizer.tokenText(id);
+      if (text !== '' && literals.some((literal) => literal.includes(text))) setBit(usable, id);
+    }
+    return usable;
+  }
+
+  #ordinaryTokens(): TokenMask {
+    const mask = new Int32Array(Math.ceil((this.#vocabSize + 1) / 32));
+    for (let id = 0; id < this.#vocabSize; id++) if (this.#isOrdinary(id)) setBit(mask, id);
+    return mask;
+  }
+
+  #isOrdinary(id: number): boolean {
+    return !this.#tokenizer.specialIds.has(id) && !tokenBytes(this.#tokenizer, id).includes(NEVER_BYTE);
+  }
+}
+
+class SequenceMatcher implements TokenMatcher {
+  mask: TokenMask = new Int32Array(0);
+  isComplete = false;
+  readonly #compiled: Compiled;
+  readonly #stops: readonly number[];
+  readonly #onDispose: () => void;
+  #matcher: Matcher | null;
+
+  private constructor(matcher: Matcher, compiled: Compiled, stops: readonly number[], onDispose: () => void) {
+    this.#matcher = matcher;
+    this.#compiled = compiled;
+    this.#stops = stops;
+    this.#onDispose = onDispose;
+  }
+
+  static async start(
+    matcher: Matcher,
+    compiled: Compiled,
+    stops: readonly number[],
+    onDispose: () => void,
+  ): Promise<TokenMatcher> {
+    const started = new SequenceMatcher(matcher, compiled, stops, onDispose);
+    await started.#look();
+    return started;
+  }
+
+  async accept(tokenId: number): Promise<void> {
+    if (!this.#matcher) throw new EngineError('constraint: must be followed before it is disposed');
+    if (!this.#matcher.acceptToken(tokenId)) {
+      throw new EngineError(`constraint: must allow what was sampled, got token ${tokenId}`);
+    }
+    await this.#look();
+  }
+
+  dispose(): void {
+    if (!this.#matcher) return;
+    this.#matcher.dispose();
+    this.#matcher = null;
+    this.#onDispose();
+  }
+
+  async #look(): Promise<void> {
+    const mask = await this.#matcher!.getNextTokenBitmask();
+    const { library, usable } = this.#compiled;
+    const mayEnd = hasBit(mask, library.endId);
+    for (const id of this.#stops) setBit(mask, id, false);
+    let any = 0;
+    for (let word = 0; word < usable.length; word++) {
+      mask[word]! &= usable[word]!;
+      any |= mask[word]!;
+    }
+    if (mayEnd) for (const id of this.#stops) setBit(mask, id);
+    else if (any === 0)
+      throw new DataError(
+        'constraint: must be a text that tokens of the vocabulary spell, got one that goes on with none',
+      );
+    this.mask = mask;
+    this.isComplete = any === 0 && this.#stops.length === 0;
+  }
+}
+
+function hasBit(mask: TokenMask, id: number): boolean {
+  return ((mask[id >> 5]! >>> (id & 31)) & 1) === 1;
+}
+
+function setBit(mask: TokenMask, id: number, isSet = true): void {
+  if (isSet) mask[id >> 5]! |= 1 << (id & 31);
+  else mask[id >> 5]! &= ~(1 << (id & 31));
+}
