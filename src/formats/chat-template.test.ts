@@ -102,19 +102,17 @@ describe('renderSuffix', () => {
     );
   });
 
-  test('null when the earlier messages changed, or the template rewrites history', () => {
-    for (const content of ['bye', 'hello<|im_end|>more']) {
-      expect(chatMl.renderSuffix([user, assistant], [user, { ...assistant, content }, next])).toBeNull();
-    }
+  test('the same where the template rewrites history', () => {
     const forgetful = createChatTemplate({
       eos_token: '</s>',
       chat_template:
         "{% for m in messages %}{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}" +
         '{% else %}{{ m.content }}{% endif %}</s>{% endfor %}',
     });
-    const thinking = { role: 'assistant', content: '<think>so</think>hello' };
-    expect(forgetful.renderSuffix([user, thinking], [user, thinking, next])).toBeNull();
-    expect(forgetful.renderSuffix([user, assistant], [user, assistant, next])).toBe('X23\n4O6</s>');
+    for (const content of ['<think>so</think>hello', 'hello', '']) {
+      const said = { role: 'assistant', content };
+      expect(forgetful.renderSuffix([user, said], [user, said, next])).toBe('X23\n4O6</s>');
+    }
   });
 
   test('null when the template does not close an assistant message with the end-of-turn token', () => {

@@ -51,11 +51,12 @@ export interface ChatTemplate {
   readonly reasoning: ReasoningFormat | null;
   /**
    * The text to append to a conversation whose ids end AT the end-of-turn token of `previousMessages`' last message, an
-   * assistant's, so that it becomes `messages` plus the generation prompt. What the template writes between that token
-   * and the next message belongs to it: with ChatML the suffix begins with the newline after `<|im_end|>`, because the
-   * policy stops at `<|im_end|>` and never samples the newline.
-   * Null when the full text does not begin with the previous one (a template that rewrites history) or the template does
-   * not close the turn with the end-of-turn token: render and encode the whole conversation then.
+   * assistant's, so that it becomes `messages` plus the generation prompt. `previousMessages` are the first of `messages`. What the
+   * template writes between that token and the next message belongs to it: with ChatML the suffix begins with the newline after
+   * `<|im_end|>`, because the policy stops at `<|im_end|>` and never samples the newline.
+   * It is found with a stand-in for what the assistant said, so that it does not matter how the template writes that.
+   * Null when the template does not write the message, does not close it with an end-of-turn token, or writes what follows
+   * differently for different messages: render and encode the whole conversation then.
    * Throws DataError if the last previous message is not an assistant's.
    */
   readonly renderSuffix: (
@@ -99,21 +100,48 @@ export function createChatTemplate(
     toolFormat: chooseToolFormat(render),
     reasoning: chooseReasoningFormat([...sources.values()].join('\n')),
     renderSuffix: (previousMessages, messages, options = {}) => {
-      const role = previousMessages.at(-1)?.role;
-      if (role !== 'assistant') {
-        throw new DataError(`chat template: previous messages must end with an assistant's, got ${role ?? 'none'}`);
+      const last = previousMessages.at(-1);
+      if (last?.role !== 'assistant') {
+        throw new DataError(
+          `chat template: previous messages must end with an assistant's, got ${last?.role ?? 'none'}`,
+        );
       }
-      const written = render({ ...options, messages: previousMessages, addGenerationPrompt: false });
       const full = render({ ...options, messages, addGenerationPrompt: true });
-      // A template may close the whole conversation with a token of its own, as that of Phi 3 does.
-      for (const previous of [written, withoutLast(written, endings)]) {
-        const end = Math.max(...endings.map((token) => endOfLast(previous, token)), 0);
-        const isClosed = end > 0 && previous.slice(end).trim() === '';
-        if (isClosed && full.startsWith(previous)) return full.slice(end);
-      }
-      return null;
+      const marker = unusedMarker(full);
+      const marked = messages.with(previousMessages.length - 1, standIn(last, marker));
+      const text = render({ ...options, messages: marked, addGenerationPrompt: true });
+      const place = text.lastIndexOf(marker);
+      if (place < 0) return null;
+      // Behind the marker only the rest of the call may stand before the token.
+      const rest = text.slice(place + marker.length);
+      const [end, token] = firstOf(rest, endings);
+      const suffix = rest.slice(end + token.length);
+      const isClosed = token !== '' && ('tool_calls' in last || rest.slice(0, end).trim() === '');
+      return isClosed && full.endsWith(token + suffix) ? suffix : null;
     },
   };
+}
+
+/** A text of letters that does not occur. */
+function unusedMarker(text: string): string {
+  let marker = 'standin';
+  while (text.includes(marker)) marker += 'x';
+  return marker;
+}
+
+/** The message with the marker as the last text that a template writes of it: its content, or an argument of its last call. */
+function standIn(message: TemplateMessage, marker: string): TemplateMessage {
+  const { tool_calls: calls } = message as { readonly tool_calls?: readonly ToolCall[] };
+  const call = calls?.at(-1);
+  if (calls === undefined || call === undefined) return { role: message.role, content: marker };
+  const marked = { ...call, function: { ...call.function, arguments: { [marker]: marker } } };
+  return { ...message, tool_calls: calls.with(-1, marked) };
+}
+
+/** The token that occurs first, and where; '' if none does. */
+function firstOf(text: string, tokens: readonly string[]): readonly [place: number, token: string] {
+  const found = tokens.map((token) => [text.indexOf(token), token] as const).filter(([place]) => place >= 0);
+  return found.reduce((first, other) => (other[0] < first[0] ? other : first), [text.length, ''] as const);
 }
 
 /** Null if the template does not render a plain turn, or closes it with none of the tokens. */
@@ -130,19 +158,6 @@ function findEndOfTurn(render: ChatTemplate['render'], endings: readonly string[
   } catch {
     return null;
   }
-}
-
-/** A text that ends with one of the tokens, without it. */
-function withoutLast(text: string, endings: readonly string[]): string {
-  const trimmed = text.trimEnd();
-  const last = endings.find((token) => trimmed.endsWith(token)) ?? '';
-  return trimmed.slice(0, trimmed.length - last.length);
-}
-
-/** Where the last occurrence of a token ends; 0 if there is none. */
-function endOfLast(text: string, token: string): number {
-  const at = text.lastIndexOf(token);
-  return at === -1 ? 0 : at + token.length;
 }
 
 /** Tokens that transformers gives to templates under their names; one that the model does not have stays undefined. */
