@@ -5,6 +5,7 @@
  */
 import * as z from 'zod';
 import { countTokensRequest, messagesRequest } from './anthropic.ts';
+import { completionRequest } from './completions.ts';
 import { chatCompletionRequest } from './openai.ts';
 import { responsesRequest } from './responses.ts';
 import { defineRoute, type RouteSpec } from './route.ts';
@@ -35,6 +36,22 @@ export const chatCompletionChunk = z.looseObject({
   id: z.string(),
   object: z.literal('chat.completion.chunk'),
   choices: z.array(z.looseObject({ index: z.int(), delta: z.looseObject({}), finish_reason: z.string().nullable() })),
+});
+
+export const textCompletion = z.looseObject({
+  id: z.string(),
+  object: z.literal('text_completion'),
+  created: z.int(),
+  model: z.string(),
+  choices: z.array(
+    z.looseObject({
+      index: z.int(),
+      text: z.string(),
+      finish_reason: z.enum(['stop', 'length']).nullable(),
+      art: origin.optional(),
+    }),
+  ),
+  usage: usage.nullish(),
 });
 
 export const servedModel = z.object({
@@ -102,6 +119,19 @@ const versioned = {
     body: chatCompletionRequest,
     responses: {
       200: { description: 'The completion.', schema: chatCompletion, events: { message: chatCompletionChunk } },
+    },
+    errors: [404, 429],
+  }),
+  createCompletion: defineRoute({
+    method: 'post',
+    path: '/completions',
+    tag: 'Inference',
+    summary: 'Completion of texts or token ids without a template, as OpenAI has it',
+    details: 'With stream: true the answer is a stream of chunks of the same shape, then [DONE].',
+    scope: 'infer',
+    body: completionRequest,
+    responses: {
+      200: { description: 'The completion.', schema: textCompletion, events: { message: textCompletion } },
     },
     errors: [404, 429],
   }),

@@ -2,6 +2,7 @@
 import type * as z from 'zod';
 import { countTokensRequest, messagesRequest } from './anthropic.ts';
 import { checkpointInfo, confirmationNeeded, removedCheckpoints, retention, trashItem } from './checkpoints.ts';
+import { completionRequest } from './completions.ts';
 import { health } from './data.ts';
 import { errorBody } from './errors.ts';
 import {
@@ -14,6 +15,7 @@ import {
   servedModel,
   servedModels,
   streamedEvent,
+  textCompletion,
 } from './inference-routes.ts';
 import { job } from './jobs.ts';
 import { chatCompletionRequest } from './openai.ts';
@@ -37,6 +39,8 @@ export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, st
   [messagesRequest, 'AnthropicMessageRequest'],
   [chatCompletionChunk, 'ChatCompletionChunk'],
   [chatCompletionRequest, 'ChatCompletionRequest'],
+  [completionRequest, 'CompletionRequest'],
+  [textCompletion, 'TextCompletion'],
   [checkpointInfo, 'Checkpoint'],
   [confirmationNeeded, 'ConfirmationNeeded'],
   [deletedResponse, 'DeletedResponse'],
