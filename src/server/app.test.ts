@@ -147,7 +147,7 @@ describe('refused requests', () => {
     [{ ...ask, structured_outputs: { json: {}, regex: 'a' } }, 400, 'invalid_value', 'structured_outputs'],
     [{ ...ask, structured_outputs: { grammar: 'a' } }, 400, 'invalid_value', 'structured_outputs.grammar'],
     [{ ...ask, chat_template_kwargs: { messages: [] } }, 400, 'unsupported_parameter', 'chat_template_kwargs.messages'],
-    [{ ...ask, reasoning_effort: 'low' }, 400, 'unsupported_parameter', 'reasoning_effort'],
+    [{ ...ask, reasoning_effort: 'low' }, 400, 'invalid_value', 'reasoning_effort'],
     [{ ...ask, continue_final_message: true }, 400, 'unsupported_parameter', 'continue_final_message'],
     [{ ...ask, store: true }, 400, 'unsupported_parameter', 'store'],
     [{ ...ask, temprature: 1 }, 400, 'unknown_parameter', 'temprature'],

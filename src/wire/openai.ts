@@ -35,6 +35,8 @@ export const chatCompletionRequest = z.object({
   stream_options: z
     .strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() })
     .nullish(),
+  /** A template turns reasoning off or not: there is no more or less of it. */
+  reasoning_effort: z.literal('none', { error: 'must be none: no other effort is supported' }).nullish(),
   /** Extension of vLLM: further variables of the chat template. */
   chat_template_kwargs: z.record(z.string(), z.unknown()).nullish(),
   /** Extension of vLLM. */
@@ -62,8 +64,7 @@ const otherFields: Readonly<Record<string, IsNeutral>> = {
   use_beam_search: isOneOf(false),
   audio: isNothing,
   prediction: isNothing,
-  reasoning_effort: isNothing,
-  verbosity: isNothing,
+  verbosity: isOneOf('medium'),
   web_search_options: isNothing,
 };
 
@@ -113,9 +114,10 @@ function toGeneration(wire: WireRequest): ChatRequest['generation'] {
 /** What the server itself gives to templates. */
 const ownVariables = ['messages', 'tools', 'documents', 'add_generation_prompt'];
 
-function toTemplateVariables({ chat_template_kwargs: variables }: WireRequest): Readonly<Record<string, unknown>> {
-  const own = ownVariables.find((name) => variables != null && Object.hasOwn(variables, name));
-  if (own === undefined) return variables ?? {};
+function toTemplateVariables(wire: WireRequest): Readonly<Record<string, unknown>> {
+  const variables = wire.chat_template_kwargs ?? {};
+  const own = ownVariables.find((name) => Object.hasOwn(variables, name));
+  if (own === undefined) return { ...(wire.reasoning_effort === 'none' && { enable_thinking: false }), ...variables };
   const field = `chat_template_kwargs.${own}`;
   throw refuse(400, 'unsupported_parameter', `${field}: must not be given, the server sets it`, field);
 }
