@@ -9,6 +9,7 @@ import { createOrtRuntime } from '../graph/runtime-ort.ts';
 import { loraSpec } from '../nn/lora.ts';
 import type { TrainingSequence } from './microbatch.ts';
 import type { AdamWSettings } from './optimizer.ts';
+import { planUnits, wholeValues } from './plan.ts';
 import { type LossSpec, Trainer, type TrainerOptions } from './trainer.ts';
 
 const runtime = await createOrtRuntime({ threads: 1 });
@@ -147,6 +148,30 @@ test('a batch that takes more memory than it may goes layer by layer', async () 
   expect(roomy.stats.paddingTokens).toBeGreaterThan(0);
   expect(tight.stats).toMatchObject({ paddingTokens: 0, computedTokens: 160 });
   expect(tight.stats.trainingLogprobs).toEqual(roomy.stats.trainingLogprobs);
+});
+
+test('as one graph microbatches are as large as memory allows, and change no logprob', async () => {
+  const config = tinyConfig();
+  const data = [1, 2, 3, 4, 5, 6, 7, 8].map((seed) => sequence(config, [], 100 + seed, seed));
+  const roomy = await passOf(createTrainer(config, {}), data);
+  const activationBytes = 4 * wholeValues(config, 128) * 400;
+  const units = planUnits(data, { config, microbatchTokens: 2048, activationRecomputation: 'auto', activationBytes });
+  expect(units.map((unit) => unit.kind === 'whole' && unit.microbatch.rows)).toEqual([3, 3, 2]);
+  const tight = await passOf(createTrainer(config, { activationBytes }), data);
+  expect(tight.stats.trainingLogprobs).toEqual(roomy.stats.trainingLogprobs);
+  expectClose(tight.gradients, roomy.gradients, tolerances.gradients);
+});
+
+test('one graph gives the same bits after a batch went layer by layer', async () => {
+  const config = tinyConfig();
+  const shared = [1, 2, 3, 4].map((seed) => sequence(config, randomIds(50, config.vocabSize, 'shared'), 60, seed));
+  const alone = [sequence(config, [], 40, 5)];
+  const trainer = createTrainer(config, {});
+  const first = await passOf(trainer, alone);
+  expect((await passOf(trainer, shared)).stats).toMatchObject({ tokens: 240, computedTokens: 90 });
+  const second = await passOf(trainer, alone);
+  expect(second.stats).toEqual(first.stats);
+  expectSameBits(second.gradients, first.gradients);
 });
 
 test('the head sees a few tokens at a time, so the logits of a large vocabulary never exist together', async () => {

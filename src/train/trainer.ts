@@ -3,12 +3,11 @@
  * `plan.ts` decides how a microbatch is computed; every way gives the same logprobs, bit for bit.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
-import { countParameters } from '../nn/parameters.ts';
 import type { Lanes } from './lanes.ts';
 import { Layered } from './layered.ts';
 import { checkLoss, type LossSpec } from './loss-graph.ts';
 import type { TokenPlace, TrainingSequence } from './microbatch.ts';
-import { defaultActivationBytes, isSmallModel } from './model-sizing.ts';
+import { defaultActivationBytes } from './model-sizing.ts';
 import { type AdamWSettings, type AdamWState, adamWUpdate, createAdamWState } from './optimizer.ts';
 import type { ModelParts, PassResult } from './passes.ts';
 import { type ActivationRecomputation, type PlanOptions, planUnits, type Unit } from './plan.ts';
@@ -165,11 +164,11 @@ export class Trainer {
   }
 
   async #run(unit: Unit, loss: LossSpec, scale: number): Promise<PassResult> {
-    const { lanes, parameters } = this.#options;
+    const { lanes } = this.#options;
     if (lanes) return lanes.run(unit, loss, scale);
     if (unit.kind === 'whole') return this.#whole.train(unit.microbatch, loss, scale);
     // Both ways together would take twice what activations may take.
-    if (!isSmallModel(countParameters(parameters))) await this.#whole.release();
+    await this.#whole.release();
     return this.#layered.train(unit.batch, loss, scale, unit.isKeeping);
   }
 

@@ -79,6 +79,10 @@ describe('what is asked', () => {
     expect(estimateMemory(config, { ...options, trainThreads: 2 }).activations).toBe(2 * base.activations);
     expect(estimateMemory({ ...config, layers: 16 }, options).weights).toBeGreaterThan(1.8 * base.weights);
     const full = estimateMemory(config, { ...options, training: { kind: 'full' } });
+    expect(estimateMemory(config, { ...options, rolloutPrecision: 'int8' }).weights).toBeLessThan(base.weights);
+    const large = { ...config, vocabSize: 200_000 };
+    const exact = estimateMemory(large, options).weights;
+    expect(estimateMemory(large, { ...options, rolloutPrecision: 'int8' }).weights).toBeGreaterThan(2 * exact);
     expect(full.training).toBeGreaterThan(10 * base.training);
   });
 

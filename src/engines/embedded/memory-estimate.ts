@@ -34,10 +34,10 @@ export const DEFAULT_CACHE_TOKENS = 65_536;
 const LEAST_CACHE_TOKENS = 4096;
 
 const PROCESS_BYTES = 140e6;
-/** Weights fed to graphs: sampler and trainer have one copy each, and what passes convert. */
-const FED_COPIES = 2.2;
-/** Weights inside graphs: those copies, raw and packed ones of each sampling graph. */
-const BAKED_COPIES = 6.5;
+/** Weights outside graphs: sampler and trainer have one copy each, and what passes convert. */
+const BASE_COPIES = 2.2;
+/** Raw and packed ones inside all sampling graphs, if they are constants there. */
+const GRAPH_COPIES = { float32: 4.3, int8: 3.3 };
 /** The same of each training lane. */
 const LANE_COPIES = 3;
 const LANE_PROCESS_BYTES = 30e6;
@@ -46,7 +46,10 @@ const PASS_FACTOR = 1.75;
 /** Gradients, two moments, and two served policies beside the weights themselves. */
 const TRAINED_COPIES = 6;
 
-type Options = Pick<EmbeddedEngineOptions, 'training' | 'cacheTokens' | 'microbatchTokens' | 'trainThreads'>;
+type Options = Pick<
+  EmbeddedEngineOptions,
+  'training' | 'cacheTokens' | 'microbatchTokens' | 'trainThreads' | 'rolloutPrecision'
+>;
 
 /** For a process that uses its cache to the full and trains. */
 export function estimateMemory(config: DecoderConfig, options: Options): MemoryEstimate {
@@ -54,7 +57,9 @@ export function estimateMemory(config: DecoderConfig, options: Options): MemoryE
   const values = countValues(parameterShapes(config).values());
   const isBaked = kind.kind === 'lora' && values <= MAX_BAKED_VALUES;
   const lanes = laneCount(values, trainThreads);
-  const copies = isBaked ? BAKED_COPIES + LANE_COPIES * lanes : FED_COPIES;
+  const precision = options.rolloutPrecision ?? 'float32';
+  const graphCopies = isBaked || precision === 'int8' ? GRAPH_COPIES[precision] : 0;
+  const copies = BASE_COPIES + graphCopies + (isBaked ? LANE_COPIES * lanes : 0);
   const trained = kind.kind === 'lora' ? countValues(loraShapes(config, loraSpec(kind, config)).values()) : values;
   const microbatchTokens = options.microbatchTokens ?? defaultMicrobatchTokens(values);
   // Beyond this the trainer goes layer by layer; rows have 128 positions or more.
