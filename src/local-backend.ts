@@ -41,6 +41,8 @@ export interface LocalBackendOptions {
   readonly logger?: NonNullable<ArtServerOptions['logger']>;
   /** Default: the logger, or console.warn. */
   readonly onWarning?: (message: string) => void;
+  /** How long `close` lets samples in flight finish, milliseconds; default 0. */
+  readonly drainMs?: number;
   /** Another engine in place of the embedded one. */
   readonly createEngine?: NonNullable<ArtServerOptions['createEngine']>;
 }
@@ -58,6 +60,7 @@ const OPTION_NAMES = [
   'redact',
   'logger',
   'onWarning',
+  'drainMs',
   'createEngine',
 ];
 

@@ -1,9 +1,11 @@
 /** `art serve`: one model behind an OpenAI-compatible server on this computer, until Ctrl-C. Layer 6. */
+import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { ConfigError, messageOf } from '../core/errors.ts';
 import { LocalBackend, type LocalBackendOptions } from '../local-backend.ts';
 import { TrainableModel } from '../sdk/model.ts';
+import { createStopSignal } from './stop-signal.ts';
 import { createLogger, type LogLevel, logLevels, startTracing } from './telemetry.ts';
 
 interface ServeOptions extends EngineFlags {
@@ -22,6 +24,7 @@ interface ServeOptions extends EngineFlags {
   readonly alpha: number;
   readonly seed: number;
   readonly chatTemplate?: string;
+  readonly drainSeconds: number;
   readonly logLevel: LogLevel;
 }
 
@@ -89,38 +92,51 @@ export function createServeCommand(): Command {
         .choices(logLevels)
         .default('warn'),
     )
+    .option('--drain-seconds <seconds>', 'how long samples in flight may finish when it is stopped', parseInteger, 10)
     .option('--no-memory-check', 'load a model although memory may not suffice')
     .action(serve);
 }
 
 async function serve(options: ServeOptions): Promise<void> {
   const { model: baseModel, name, project, path, host, port, rank, alpha, seed } = options;
-  const stopped = new Promise<void>((resolve) => {
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => resolve());
-  });
+  const stop = createStopSignal();
   const template = options.chatTemplate === undefined ? {} : { chatTemplate: await readTemplate(options.chatTemplate) };
   const tracing = await startTracing();
-  await using backend = new LocalBackend({
-    path,
-    host,
-    port,
-    allowedHosts: options.allowHost,
-    allowedOrigins: options.allowOrigin,
-    modelRoots: options.modelRoot,
-    store: options.store,
-    redact: options.redact,
-    logger: createLogger(options.logLevel),
-    engine: engineOptions(options),
-  });
-  const model = new TrainableModel({ name, project, baseModel, lora: { rank, alpha }, seed, ...template });
-  await model.register(backend);
+  try {
+    await using backend = new LocalBackend({
+      path,
+      host,
+      port,
+      allowedHosts: options.allowHost,
+      allowedOrigins: options.allowOrigin,
+      modelRoots: options.modelRoot,
+      store: options.store,
+      redact: options.redact,
+      logger: createLogger(options.logLevel),
+      drainMs: options.drainSeconds * 1000,
+      engine: engineOptions(options),
+    });
+    const model = new TrainableModel({ name, project, baseModel, lora: { rank, alpha }, seed, ...template });
+    await serveUntil(stop, backend, model);
+  } finally {
+    await tracing?.close();
+  }
+}
+
+async function serveUntil(stop: AbortSignal, backend: LocalBackend, model: TrainableModel): Promise<void> {
+  try {
+    await model.register(backend, { signal: stop });
+  } catch (error) {
+    if (!stop.aborted) throw error;
+    console.log('Stopped before the model was loaded.');
+    return;
+  }
   const url = await backend.url();
-  console.log(`${name}, step ${await model.getStep()}`);
+  console.log(`${model.name}, step ${await model.getStep()}`);
   console.log(`OpenAI base URL  ${url}/v1`);
   console.log(`training         new RemoteBackend({ baseURL: '${url}' })`);
-  console.log('Ctrl-C stops it.');
-  await stopped;
-  await tracing?.close();
+  console.log('Ctrl-C stops it: samples in flight may finish, a second Ctrl-C ends it at once.');
+  if (!stop.aborted) await once(stop, 'abort');
 }
 
 function engineOptions(flags: EngineFlags): EngineOptions {

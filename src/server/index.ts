@@ -26,6 +26,8 @@ export interface ArtServerOptions
   readonly createEngine?: ModelRegistryOptions['createEngine'];
   /** Gets a line for each request, and what the server warns of; default: requests are not logged, warnings go to the console. */
   readonly logger?: Logger;
+  /** How long `close` lets samples in flight finish, milliseconds; new requests are refused as retryable meanwhile. Default 0. */
+  readonly drainMs?: number;
 }
 
 export interface ArtServer {
@@ -50,6 +52,11 @@ export async function createArtServer(options: ArtServerOptions): Promise<ArtSer
   const running = await startServer(app, { ...options, isKeyed: security.keys?.isRequired() === true });
   let closing: Promise<void> | undefined;
   const close = async (): Promise<void> => {
+    if (options.drainMs !== undefined && options.drainMs > 0) {
+      registry.stopTraining();
+      const left = await running.drain(options.drainMs);
+      if (left > 0) onWarning?.(`server: ${left} samples in flight are cut short after ${options.drainMs} ms`);
+    }
     // The port stops taking calls at once; answers of what the registry ends still go out.
     const [portClosed, registryClosed] = await Promise.allSettled([running.close(), registry.close()]);
     if (registryClosed.status === 'rejected') throw registryClosed.reason;

@@ -7,7 +7,9 @@ import type { Server } from 'node:http';
 import { type AddressInfo, isIP, type Socket } from 'node:net';
 import { createAdaptorServer } from '@hono/node-server';
 import type { Hono } from 'hono';
-import { ConfigError, messageOf } from '../core/errors.ts';
+import { ConfigError, EngineError, messageOf } from '../core/errors.ts';
+import { pause } from '../core/wait.ts';
+import { toHttpError } from '../wire/errors.ts';
 import { isLoopback } from './http-guard.ts';
 
 export interface ListenOptions {
@@ -30,6 +32,11 @@ export interface RunningServer {
   /** Without a slash at the end; `${url}/v1` is the base URL of OpenAI's client. */
   readonly url: string;
   readonly port: number;
+  /**
+   * From here on every request is refused as retryable (503, and the connection ends with it); resolves when those for samples that were in
+   * flight have been answered, or at the limit, to how many are left.
+   */
+  drain(limitMs: number): Promise<number>;
   /** Waits two seconds for requests in flight, then drops them. Idempotent. */
   close(): Promise<void>;
 }
@@ -38,6 +45,9 @@ export interface RunningServer {
 const keepAliveTimeoutMs = 75_000;
 
 const closeGraceMs = 2_000;
+
+/** Other requests, as those that follow events, need not end by themselves. */
+const samplePath = /^\/(v1|rollouts)\//;
 
 /** Bytes of all headers of a request. */
 const maxHeaderBytes = 16 * 1024;
@@ -61,8 +71,9 @@ export async function startServer(app: Hono, options: ServeOptions = {}): Promis
   if (!Number.isInteger(wantedPort) || wantedPort < 0 || wantedPort > 65_535) {
     throw new ConfigError(`port: must be a whole number from 0 to 65535, got ${wantedPort}`);
   }
+  let isDraining = false;
   const server = createAdaptorServer({
-    fetch: app.fetch,
+    fetch: (request, env) => (isDraining ? refuseWhileDraining() : app.fetch(request, env)),
     serverOptions: { maxHeaderSize: maxHeaderBytes, connectionsCheckingInterval: timeoutCheckMs },
   }) as Server;
   server.keepAliveTimeout = keepAliveTimeoutMs;
@@ -82,6 +93,10 @@ export async function startServer(app: Hono, options: ServeOptions = {}): Promis
   return {
     url: `http://${isIP(host) === 6 ? `[${host}]` : host}:${port}`,
     port,
+    drain: (limitMs) => {
+      isDraining = true;
+      return connections.sampled(limitMs);
+    },
     close: () => {
       closing ??= closeServer(server, connections);
       return closing;
@@ -89,7 +104,18 @@ export async function startServer(app: Hono, options: ServeOptions = {}): Promis
   };
 }
 
+/** Clients try such an answer again by themselves, and then reach the next process. */
+function refuseWhileDraining(): Response {
+  const reason = new EngineError('server: is shutting down; send the request again later', {
+    details: { isRetryable: true },
+  });
+  const { status, headers, body } = toHttpError(reason);
+  return Response.json(body, { status, headers: { ...headers, connection: 'close' } });
+}
+
 interface Connections {
+  /** Resolves when no request for a sample is in flight, or at the limit, to how many there are. */
+  sampled(limitMs: number): Promise<number>;
   /** Drops what has no request in flight, and from here on every connection when its request ends. */
   drain(): void;
 }
@@ -98,6 +124,8 @@ interface Connections {
 function trackConnections(server: Server): Connections {
   const busyRequests = new Map<Socket, number>();
   let isDraining = false;
+  let samples = 0;
+  let onSampled = (): void => undefined;
   const count = (socket: Socket, change: number): void => {
     const requests = (busyRequests.get(socket) ?? 0) + change;
     if (!socket.destroyed) busyRequests.set(socket, requests);
@@ -107,11 +135,27 @@ function trackConnections(server: Server): Connections {
     count(socket, 0);
     socket.once('close', () => busyRequests.delete(socket));
   });
-  server.on('request', ({ socket }, response) => {
+  server.on('request', ({ socket, url }, response) => {
+    const isSample = samplePath.test(url ?? '');
     count(socket, 1);
-    response.once('close', () => count(socket, -1));
+    if (isSample) samples += 1;
+    response.once('close', () => {
+      count(socket, -1);
+      if (isSample) samples -= 1;
+      if (samples === 0) onSampled();
+    });
   });
   return {
+    sampled: async (limitMs) => {
+      if (samples === 0) return 0;
+      const allSampled = new Promise<void>((resolve) => {
+        onSampled = resolve;
+      });
+      const timer = new AbortController();
+      await Promise.race([allSampled, pause(limitMs, timer.signal)]);
+      timer.abort();
+      return samples;
+    },
     drain: () => {
       isDraining = true;
       for (const socket of busyRequests.keys()) count(socket, 0);

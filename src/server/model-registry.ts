@@ -65,6 +65,8 @@ export interface ModelRegistry extends ModelLookup {
   readonly root: string;
   /** Closes a model and moves its run to the trash. Throws ApiError 404 for a name that is not registered. */
   readonly remove: (name: string, by: Who) => Promise<TrashItem>;
+  /** Ends training between two engine calls, as retryable; sampling goes on. For a server that is about to close. */
+  readonly stopTraining: () => void;
   /** Closes all models, whatever fails. Idempotent. */
   readonly close: () => Promise<void>;
 }
@@ -147,6 +149,9 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     },
     models: () => list().map((run) => run.model),
     findModel: (name) => entries.get(name)?.open?.run.model,
+    stopTraining: () => {
+      for (const run of list()) run.stopTraining();
+    },
     close: async () => {
       closing.abort();
       const all = [...entries.values()];

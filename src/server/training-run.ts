@@ -196,9 +196,13 @@ export class TrainingRun {
     return this.#jobs.activeCount();
   }
 
-  /** Stops the running step between two engine calls, fails those that wait, and closes the engine. */
-  async close(): Promise<void> {
+  /** Stops the running step between two engine calls, and fails those that wait; there are no more. */
+  stopTraining(): void {
     this.#closing.abort(closingError());
+  }
+
+  async close(): Promise<void> {
+    this.stopTraining();
     await this.#jobs.settle();
     await this.#logQueue(() => this.model.engine.close());
     await this.model.completions.close();
