@@ -3,9 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Hono } from 'hono';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { apiRoutes } from '../wire/api-routes.ts';
-import { inferenceRoutes } from '../wire/inference-routes.ts';
-import type { RouteSpec } from '../wire/route.ts';
+import { allRoutes } from '../wire/all-routes.ts';
 import { createArtApp, createModelRegistry, type ModelRegistry } from './index.ts';
 import { type OpenApiDocument, openApiDocument } from './openapi.ts';
 import { scopeOf } from './route-scopes.ts';
@@ -25,8 +23,6 @@ afterAll(async () => {
   await registry.close();
   await rm(root, { recursive: true });
 });
-
-const allRoutes = Object.entries({ ...apiRoutes, ...inferenceRoutes }) as [string, RouteSpec][];
 
 /** Every object inside a value, with where it stands. */
 function* walk(value: unknown, path = '#'): Generator<[string, Record<string, unknown>]> {
@@ -102,10 +98,13 @@ test('every route of the application is described, and every described route exi
   expect(normal(described)).toEqual(normal(existing));
 });
 
-test.each(allRoutes)('%s: the scope in the table is the one that is enforced', (_name, { method, path, scope }) => {
-  const concrete = path.replace(/\{step\}/g, '3').replace(/\{\w+\}/g, 'x');
-  expect(scopeOf(method.toUpperCase(), concrete)).toBe(scope);
-});
+test.each(Object.entries(allRoutes))(
+  '%s: the scope in the table is the one that is enforced',
+  (_name, { method, path, scope }) => {
+    const concrete = path.replace(/\{step\}/g, '3').replace(/\{\w+\}/g, 'x');
+    expect(scopeOf(method.toUpperCase(), concrete)).toBe(scope);
+  },
+);
 
 test('/openapi.json and /docs', async () => {
   const served = await app.request('/openapi.json');

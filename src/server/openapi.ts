@@ -3,10 +3,9 @@
  * zod writes them. Events of a stream stand in `x-art-events`, since OpenAPI 3.1 has no place for them; the scope in `x-art-scope`.
  */
 import * as z from 'zod';
-import { apiRoutes } from '../wire/api-routes.ts';
+import { allRoutes } from '../wire/all-routes.ts';
 import { confirmationNeeded } from '../wire/checkpoints.ts';
 import { errorBody } from '../wire/errors.ts';
-import { inferenceRoutes } from '../wire/inference-routes.ts';
 import type { RouteResponse, RouteSpec } from '../wire/route.ts';
 import { schemaNames } from '../wire/schema-names.ts';
 
@@ -45,10 +44,7 @@ const errorTexts: Readonly<Record<number, string>> = {
 export function openApiDocument(version: string): OpenApiDocument {
   const schemas = new SchemaBook();
   const paths: Record<string, Record<string, OpenApiOperation>> = {};
-  const all: Readonly<Record<string, RouteSpec>> = { ...apiRoutes, ...inferenceRoutes } as Readonly<
-    Record<string, RouteSpec>
-  >;
-  for (const [name, spec] of Object.entries(all)) {
+  for (const [name, spec] of Object.entries(allRoutes)) {
     paths[spec.path] = { ...paths[spec.path], [spec.method]: describeRoute(name, spec, schemas) };
   }
   const errorRef = schemas.reference(errorBody, 'Error', 'output');
@@ -61,7 +57,7 @@ export function openApiDocument(version: string): OpenApiDocument {
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     } as OpenApiDocument['info'],
     servers: [{ url: '/' }],
-    tags: [...new Set(Object.values(all).map((spec) => spec.tag))].map((name) => ({ name })),
+    tags: [...new Set(Object.values(allRoutes).map((spec) => spec.tag))].map((name) => ({ name })),
     security: [{ bearer: [] }, { apiKey: [] }],
     paths,
     components: {

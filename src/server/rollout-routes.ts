@@ -37,6 +37,9 @@ export function registerRolloutRoutes(app: Hono, registry: ModelRegistry): void 
         summaryOf(model, await model.completions.rollouts.finish(id, outcome, replace)),
       ),
     );
+    for (const { id: rolloutId, model } of ended) {
+      registry.events.publish({ type: 'rollout.finished', data: { model, rollout_id: rolloutId, reward } });
+    }
     return c.json({ ...ended[0], models: ended.map(({ model }) => model) });
   });
   app.get('/api/rollouts/:id', (c) => {
