@@ -105,7 +105,10 @@ test('a job that fails says why, and an unknown job is not found', async () => {
   api.engine.failing = 'optimStep';
   const { id } = (await api.call('POST', `${path}?wait=false`, api.trainRequest('a'))).json;
   const last = (await api.stream('GET', `/api/jobs/${id}/events`)).at(-1);
-  expect(last?.data).toMatchObject({ state: 'failed', error: { code: 'engine_error', message: expect.stringMatching(/told to fail/) } });
+  expect(last?.data).toMatchObject({
+    state: 'failed',
+    error: { code: 'engine_error', message: expect.stringMatching(/told to fail/) },
+  });
   api.engine.failing = null;
   expect(await api.call('GET', '/api/jobs/job-x')).toMatchObject({
     status: 404,

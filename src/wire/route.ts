@@ -48,7 +48,7 @@ export function defineRoute<
 export function queryInteger(minimum: number, maximum: number): z.ZodType<number, string> {
   return z
     .string()
-    .regex(/^\d{1,15}$/, 'must be a whole number')
+    .regex(/^\d{1,16}$/, 'must be a whole number')
     .transform(Number)
     .pipe(z.int().min(minimum).max(maximum)) as unknown as z.ZodType<number, string>;
 }
