@@ -99,12 +99,13 @@ describe('whole answers', () => {
           ],
         },
         { role: 'assistant', content: 'right' },
+        { role: 'developer', content: 'world' },
         { type: 'message', role: 'user', content: 'down' },
       ],
     });
     expect(model.tokenizer.decode(model.engine.requests[0]?.promptIds ?? [])).toBe(
       '<|im_start|>system\nleft<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nright<|im_end|>\n' +
-        '<|im_start|>user\ndown<|im_end|>\n<|im_start|>assistant\n',
+        '<|im_start|>system\nworld<|im_end|>\n<|im_start|>user\ndown<|im_end|>\n<|im_start|>assistant\n',
     );
   });
 

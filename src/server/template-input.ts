@@ -30,6 +30,8 @@ export function toTemplateInput(
 function toTemplateMessage({ reasoning, toolCalls, ...message }: PlainMessage): TemplateMessage {
   return {
     ...message,
+    // OpenAI's newer name of it: templates know the old one, and some leave out what they do not know.
+    ...(message.role === 'developer' && { role: 'system' as const }),
     ...(reasoning !== undefined && { reasoning_content: reasoning }),
     ...(toolCalls !== undefined && { tool_calls: toolCalls.map(toTemplateCall) }),
   };
