@@ -73,6 +73,34 @@ export function testSampling(subject: Subject, decode: (ids: readonly number[]) 
     expect(plain).not.toHaveProperty('topLogprobs');
   });
 
+  test('logprobs of prompt tokens: one event before the tokens, bit for bit what doLogprobs gives', async () => {
+    const promptIds = subject.ids(70, 'prompt logprobs');
+    const policyStep = await subject.newestStep();
+    for (const [temperature, promptLogprobs] of [
+      [1, 0],
+      [0.7, 2],
+      [0, 20],
+    ] as const) {
+      const { events, tokenIds } = await subject.sample({ temperature }, { promptIds, promptLogprobs });
+      expect(events.map(({ type }) => type)).toEqual(['prompt', 'tokens', 'finish']);
+      const event = events[0]!;
+      if (event.type !== 'prompt') throw new Error('the first event must be of the prompt');
+      const source = { kind: 'served', policyStep } as const;
+      const scored = await subject.engine.doLogprobs({ tokenIds: promptIds, temperature, source });
+      expect(event.logprobs).toEqual([null, ...scored.slice(1)]);
+      if (promptLogprobs === 0) expect(event).not.toHaveProperty('topLogprobs');
+      for (const [i, list] of event.topLogprobs?.entries() ?? []) {
+        expect(list?.length ?? 0).toBe(i === 0 ? 0 : promptLogprobs);
+        const own = list?.find(({ tokenId }) => tokenId === promptIds[i]);
+        if (own) expect(own.logprob).toBe(event.logprobs[i]);
+        if (list) expect(list[0]!.logprob).toBeGreaterThanOrEqual(event.logprobs[i]!);
+      }
+      expect(tokenIds).toEqual((await subject.sample({ temperature }, { promptIds })).tokenIds);
+    }
+    const single = await subject.sample({}, { promptIds: [1], promptLogprobs: 3 });
+    expect(single.events[0]).toEqual({ type: 'prompt', logprobs: [null], topLogprobs: [null] });
+  });
+
   test('top-k and top-p restrict what is drawn, not the logprob that is recorded', async () => {
     const greedy = await subject.sample({ temperature: 0 });
     const oneLeft = [await subject.sample({ topK: 1 }), await subject.sample({ topP: 1e-6 })];

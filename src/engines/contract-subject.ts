@@ -79,7 +79,8 @@ export async function collect(engine: Engine, request: SampleRequest): Promise<S
   for await (const event of engine.doSample(request)) events.push(event);
   const finish = events.at(-1);
   if (finish?.type !== 'finish') throw new Error(`the last event must be finish, got ${finish?.type}`);
-  const tokens = events.slice(0, -1).map((event) => {
+  const first = events[0]?.type === 'prompt' ? 1 : 0;
+  const tokens = events.slice(first, -1).map((event) => {
     if (event.type !== 'tokens') throw new Error('finish must be the last event');
     expect(event.logprobs).toHaveLength(event.tokenIds.length);
     return event;

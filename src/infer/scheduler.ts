@@ -11,7 +11,7 @@ import type { BlockTable, KvCache } from './kv-cache.ts';
 import type { ModelRunner, PolicyFeeds } from './model-runner.ts';
 import type { Chunk } from './prefill-pass.ts';
 import type { RowResult } from './row-choice.ts';
-import type { Policy, Sequence } from './sequence.ts';
+import { type Policy, type RankedToken, rankedTokens, type Sequence } from './sequence.ts';
 
 export interface SchedulerOptions {
   readonly maxRunning: number;
@@ -24,6 +24,15 @@ export interface SchedulerCounters {
   prefilledTokens: number;
   seconds: number;
 }
+
+export interface ScoredToken {
+  readonly logprob: number;
+  /** Best first. */
+  readonly top: readonly RankedToken[];
+}
+
+/** Rows of the whole vocabulary that are read at once. */
+const MAX_FULL_ROWS = 64;
 
 /** What a step did to one sequence: it has a new token, and may have ended (`sequence.stopCause`, or `sequence.failure`). */
 export type StepListener = (sequence: Sequence) => void;
@@ -138,7 +147,17 @@ export class Scheduler {
    * tokens could never fit into the cache.
    */
   async score(tokenIds: readonly number[], inverseTemperature: number, policyStep: number): Promise<number[] | null> {
-    const { feeds } = this.policy(policyStep);
+    const scores = await this.scoreUnder(this.policy(policyStep), tokenIds, inverseTemperature, 0);
+    return scores && [0, ...scores.map(({ logprob }) => logprob)];
+  }
+
+  /** As `score`, of each token but the first, with its `alternatives` best ones; their rows are read a few at a time. */
+  async scoreUnder(
+    policy: Policy,
+    tokenIds: readonly number[],
+    inverseTemperature: number,
+    alternatives: number,
+  ): Promise<ScoredToken[] | null> {
     const { capacityTokens } = this.#cache;
     if (tokenIds.length > capacityTokens) {
       throw new DataError(`score: must fit into the KV cache of ${capacityTokens} tokens, got ${tokenIds.length}`);
@@ -147,17 +166,22 @@ export class Scheduler {
     const allocation = this.#cache.allocate(-1, [], tokenIds.length);
     if (!allocation) return null;
     const { table } = allocation;
+    const wantsRow = alternatives > 0;
+    const size = Math.min(this.#options.maxPrefillTokens, wantsRow ? MAX_FULL_ROWS : Number.POSITIVE_INFINITY);
     try {
-      const logprobs = [0];
-      for (let start = 0; start < tokenIds.length; start += this.#options.maxPrefillTokens) {
-        const ids = tokenIds.slice(start, start + this.#options.maxPrefillTokens);
+      const scores: ScoredToken[] = [];
+      for (let start = 0; start < tokenIds.length; start += size) {
+        const ids = tokenIds.slice(start, start + size);
         const wanted = tokenIds.slice(start + 1, start + ids.length + 1);
-        const row = { inverseTemperature, draw: 0, wantsRow: false };
+        const row = { inverseTemperature, draw: 0, wantsRow };
         const rows = wanted.map((targetId, at) => ({ ...row, targetId, at }));
-        const results = await this.#runner.prefill([{ table, start, tokenIds: ids, rows }], feeds);
-        logprobs.push(...results.map(({ targetLogprob }) => targetLogprob));
+        const results = await this.#runner.prefill([{ table, start, tokenIds: ids, rows }], policy.feeds);
+        for (const { targetLogprob, logprobs_V } of results) {
+          const known_V = logprobs_V?.subarray(0, this.#runner.vocabSize);
+          scores.push({ logprob: targetLogprob, top: known_V ? rankedTokens(known_V, alternatives) : [] });
+        }
       }
-      return logprobs;
+      return scores;
     } finally {
       this.#cache.release(table);
     }

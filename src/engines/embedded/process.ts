@@ -88,6 +88,7 @@ class EngineProcess {
   #events: [number, SampleEvent | PlainError][] = [];
   #sentAt = 0;
   #isLooping = false;
+  #hasWork = false;
   #newestStep = 0;
 
   private constructor(
@@ -164,12 +165,31 @@ class EngineProcess {
       const { maxPositions } = this.#config;
       const limits = { maxPositions, createDecoder: () => this.#tokenizer.createStreamDecoder() };
       const sequence = new Sequence(id, promptIds, sampling, policy, limits, matcher);
+      if (request.promptLogprobs !== undefined) await this.#scorePrompt(sequence, request.promptLogprobs);
       if (!this.#streaming.has(id)) return sequence.dispose(); // Aborted meanwhile.
       this.#admit(sequence);
     } catch (error) {
       this.#streaming.delete(id);
       this.#events.push([id, toPlainError(error)]);
       this.#flush();
+    }
+  }
+
+  async #scorePrompt(sequence: Sequence, alternatives: number): Promise<void> {
+    const { id, policy, tokenIds, inverseTemperature } = sequence;
+    try {
+      const scores = await this.#between(async () =>
+        this.#streaming.has(id) ? this.#scheduler.scoreUnder(policy, tokenIds, inverseTemperature, alternatives) : [],
+      );
+      const event: SampleEvent = {
+        type: 'prompt',
+        logprobs: [null, ...scores.map(({ logprob }) => logprob)],
+        ...(alternatives > 0 ? { topLogprobs: [null, ...scores.map(({ top }) => top)] } : {}),
+      };
+      if (this.#streaming.has(id)) this.#events.push([id, event]);
+    } catch (error) {
+      sequence.dispose();
+      throw error;
     }
   }
 
@@ -245,18 +265,19 @@ class EngineProcess {
 
   /** Runs passes until nothing is left to do, giving the channel a turn after each. */
   #loop(): void {
+    this.#hasWork = true;
     if (this.#isLooping) return;
     this.#isLooping = true;
     void (async () => {
-      let hasWork = true;
-      while (hasWork) {
+      while (this.#hasWork) {
         await new Promise(setImmediate);
+        this.#hasWork = false; // Who brings work from here on, even while a pass ends, sets it again.
         const between = this.#betweenPasses;
         this.#betweenPasses = [];
         for (const work of between) await work();
-        hasWork = await this.#scheduler.step((sequence) => this.#report(sequence));
+        const hasStepped = await this.#scheduler.step((sequence) => this.#report(sequence));
         this.#flush();
-        hasWork ||= this.#betweenPasses.length > 0;
+        this.#hasWork ||= hasStepped || this.#betweenPasses.length > 0;
       }
       this.#isLooping = false;
     })();
