@@ -5,6 +5,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { ConfigError, messageOf } from '../core/errors.ts';
 import { LocalBackend, type LocalBackendOptions } from '../local-backend.ts';
 import { TrainableModel } from '../sdk/model.ts';
+import { createStoragePolicy } from '../server/storage-policy.ts';
 import { createStopSignal } from './stop-signal.ts';
 import { createLogger, type LogLevel, logLevels, startTracing } from './telemetry.ts';
 
@@ -112,7 +113,7 @@ async function serve(options: ServeOptions): Promise<void> {
       modelRoots: options.modelRoot,
       store: options.store,
       redact: options.redact,
-      logger: createLogger(options.logLevel),
+      logger: createLogger(options.logLevel, createStoragePolicy(options).redact),
       drainMs: options.drainSeconds * 1000,
       engine: engineOptions(options),
     });

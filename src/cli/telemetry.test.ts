@@ -3,7 +3,8 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { trace } from '@opentelemetry/api';
 import { afterEach, expect, test, vi } from 'vitest';
-import { startTracing } from './telemetry.ts';
+import { createStoragePolicy } from '../server/storage-policy.ts';
+import { createLogger, startTracing } from './telemetry.ts';
 
 afterEach(() => {
   vi.unstubAllEnvs();
@@ -36,4 +37,18 @@ test('spans reach the OTLP endpoint that the environment names', async () => {
   collector.closeAllConnections();
   expect(paths).toEqual(['/v1/traces']);
   expect(bytes).toBeGreaterThan(0);
+});
+
+test('what is redacted where it is stored is redacted in the log too, in errors as well', () => {
+  const lines: string[] = [];
+  const logger = createLogger('info', createStoragePolicy({ redact: true }).redact, {
+    write: (line) => lines.push(line),
+  });
+  logger.info({ path: '/v1/models/jane@mail.example' }, 'request');
+  logger.error(new Error('got jane@mail.example'));
+  expect(lines.map((line) => JSON.parse(line))).toMatchObject([
+    { path: '[redacted:email]', msg: 'request' },
+    { err: { type: 'Error', message: 'got [redacted:email]' } },
+  ]);
+  expect(lines.join('')).not.toContain('jane');
 });

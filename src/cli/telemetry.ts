@@ -5,10 +5,21 @@ import { ConfigError, messageOf } from '../core/errors.ts';
 export const logLevels = ['debug', 'info', 'warn', 'error', 'silent'] as const;
 export type LogLevel = (typeof logLevels)[number];
 
-/** JSON lines; `info` has one for each request. */
-export function createLogger(level: LogLevel): Logger {
-  // Written at once: the last lines before a crash are the ones that are wanted.
-  return pino({ level, name: 'art' }, pino.destination({ fd: 2, sync: true }));
+/** JSON lines; `info` has one for each request. `redact` gets every line as a value and returns what may be written. */
+export function createLogger(
+  level: LogLevel,
+  redact: (line: unknown) => unknown = (line) => line,
+  sink: { readonly write: (line: string) => unknown } = standardError(),
+): Logger {
+  return pino(
+    { level, name: 'art' },
+    { write: (line) => void sink.write(`${JSON.stringify(redact(JSON.parse(line)))}\n`) },
+  );
+}
+
+/** Written at once: the last lines before a crash are the ones that are wanted. */
+function standardError(): { readonly write: (line: string) => unknown } {
+  return pino.destination({ fd: 2, sync: true });
 }
 
 export interface Tracing {

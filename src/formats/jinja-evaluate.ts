@@ -2,6 +2,7 @@
  * Walks the syntax tree of a Jinja template. Layer 1. The tree is that of `@huggingface/jinja` (src/ast.ts); the meaning is jinja2's:
  * every iteration of a loop has a scope of its own, a macro sees the scope it is written in, `if` has none.
  */
+import { Budget } from './jinja-budget.ts';
 import { applyFilter, applyTest, contains } from './jinja-filters.ts';
 import { globals } from './jinja-globals.ts';
 import { methodOf } from './jinja-methods.ts';
@@ -49,6 +50,7 @@ const endLoop = Symbol('break');
 
 export class Evaluator {
   readonly #now: Date;
+  readonly #budget = new Budget();
 
   constructor(now: Date) {
     this.#now = now;
@@ -66,6 +68,7 @@ export class Evaluator {
   }
 
   #statement(node: Node, scope: Scope): string {
+    this.#budget.spend();
     switch (node.type) {
       case 'If': {
         const isTaken = isTruthy(this.#value(node.test as Node, scope));
@@ -107,6 +110,7 @@ export class Evaluator {
     const isFiltered = source.type === 'SelectExpression';
     const all = iterate(this.#value((isFiltered ? source.lhs : source) as Node, scope));
     const bind = (item: Value): Scope => {
+      this.#budget.spend();
       const inner = new Scope(scope);
       assign(node.loopvar as Node, item, inner);
       return inner;
@@ -141,7 +145,10 @@ export class Evaluator {
 
   #set(node: Node, scope: Scope): void {
     const value = node.value as Node | null;
-    const given = value === null ? this.#block(node.body as Node[], new Scope(scope)) : this.#value(value, scope);
+    const given =
+      value === null
+        ? this.#budget.allow(this.#block(node.body as Node[], new Scope(scope)))
+        : this.#value(value, scope);
     const target = node.assignee as Node;
     if (target.type !== 'MemberExpression') {
       assign(target, given, scope);
@@ -204,6 +211,11 @@ export class Evaluator {
   }
 
   #value(node: Node, scope: Scope): Value {
+    this.#budget.spend();
+    return this.#budget.allow(this.#valueOf(node, scope));
+  }
+
+  #valueOf(node: Node, scope: Scope): Value {
     switch (node.type) {
       case 'StringLiteral':
       case 'IntegerLiteral':

@@ -3,6 +3,8 @@
  * Source: jinja2 3.1 filters.py and tests.py; `tojson` is that of transformers. Left out, and refused by name: filters that write
  * HTML or URLs, wrap text, group, batch, or draw at random.
  */
+
+import { checkLength } from './jinja-budget.ts';
 import { capitalize, isLower, isUpper, replace, space, splitLines, strip } from './jinja-methods.ts';
 import {
   Attributes,
@@ -108,7 +110,7 @@ function toFloat(value: Value, fallback: Value): Value {
 
 function indent(text: string, given: Arguments): string {
   const width = given.get(0, 'width', 4);
-  const prefix = typeof width === 'string' ? width : ' '.repeat(toNumber(width) ?? 4);
+  const prefix = typeof width === 'string' ? width : spaces(toNumber(width) ?? 4);
   const isBlankIndented = isTruthy(given.get(2, 'blank', false));
   const lines = splitLines(`${text}\n`);
   const indented = lines.map((line, index) => (index > 0 && (line !== '' || isBlankIndented) ? prefix + line : line));
@@ -123,7 +125,7 @@ function toJsonFilter(value: Value, given: Arguments): string {
   const [item, key] = separators === null ? [isLined ? ',' : ', ', ': '] : iterate(separators).map(toText);
   return toJson(value, {
     isAscii: isTruthy(given.get(0, 'ensure_ascii', false)),
-    indent: isLined ? (width === null ? toText(indentation) : ' '.repeat(width)) : null,
+    indent: isLined ? (width === null ? toText(indentation) : spaces(width)) : null,
     separators: [item ?? '', key ?? ''],
     isSorted: isTruthy(given.get(3, 'sort_keys', false)),
   });
@@ -352,4 +354,9 @@ export function checkFilter(name: string): void {
 export function checkTest(name: string): void {
   if (!tests.has(name))
     throw templateError(`test must be one of ${[...tests.keys()].join(', ')}, got ${represent(name)}`);
+}
+
+function spaces(count: number): string {
+  checkLength('string', count);
+  return ' '.repeat(count);
 }

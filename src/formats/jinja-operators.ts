@@ -2,6 +2,7 @@
  * Arithmetic of Python in Jinja templates. Layer 1.
  * Left out, and refused by name: formatting with `%`, whole numbers beyond 2^53.
  */
+import { checkLength } from './jinja-budget.ts';
 import { Float, templateError, toNumber, typeName, type Value } from './jinja-values.ts';
 
 /** `+ - * / // % **`. Throws DataError where Python raises. */
@@ -56,6 +57,7 @@ function modulo(left: number, right: number): number {
 function repeat(value: Value, count: Value): Value | null {
   if (typeof count !== 'number' && typeof count !== 'boolean') return null;
   const times = Math.max(Number(count), 0);
+  if (typeof value === 'string' || Array.isArray(value)) checkLength(typeof value, value.length * times);
   if (typeof value === 'string') return value.repeat(times);
   return Array.isArray(value) ? Array.from({ length: times }, () => value).flat(1) : null;
 }

@@ -84,3 +84,44 @@ describe('JSON text', () => {
     expect(toValue({ a: undefined, b: null })).toEqual(new Map([['b', null]]));
   });
 });
+
+describe('a hostile template', () => {
+  const doubled = Array.from({ length: 40 }, () => '{% set s = s ~ s %}').join('');
+  test.each([
+    [
+      'loops in loops',
+      '{% for a in range(99999) %}{% for b in range(99999) %}{{ a * b }}{% endfor %}{% endfor %}',
+      /within 2000 ms/,
+    ],
+    [
+      'silent loops',
+      '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}',
+      /within 2000 ms/,
+    ],
+    ['a macro that calls itself', '{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}', /stack|within/],
+    ['text that doubles', `{% set s = 'aaaaaaaa' %}${doubled}`, /at most 4194304 characters/],
+    [
+      'blocks that double',
+      `{% set s = 'aa' %}${'{% set s %}{{ s }}{{ s }}{% endset %}'.repeat(40)}`,
+      /at most 4194304 characters/,
+    ],
+    ['lists that double', `{% set s = [1, 2] %}${'{% set s = s + s %}'.repeat(40)}`, /at most 1048576 items/],
+    ['long text at once', "{{ 'a' * 400000000 }}", /at most 4194304 characters, got 400000000/],
+    ['a long list at once', '{{ ([0] * 1000000000) | length }}', /at most 1048576 items/],
+    ['a wide indent', "{{ 'a\\nb' | indent(400000000) }}", /at most 4194304 characters/],
+    ['deep nesting', `{{ ${'('.repeat(50_000)}1 }}`, /must compile/],
+  ])('%s ends within a few seconds, with an error', (_name, source, message) => {
+    const startedAt = performance.now();
+    expect(() => compileJinja(source)({})).toThrow(message);
+    expect(performance.now() - startedAt).toBeLessThan(6_000);
+  });
+
+  test.each(['constructor', '__proto__', 'toString', '__class__', 'valueOf', 'process', 'globalThis', 'require'])(
+    'reaches nothing by %s',
+    (name) => {
+      expect(
+        compileJinja(`{{ ${name} }}|{{ m.${name} }}|{{ s.${name} }}|{{ m['${name}'] }}`)({ m: { a: 1 }, s: 'x' }),
+      ).toBe('|||');
+    },
+  );
+});

@@ -29,7 +29,7 @@ const readingMethods = ['GET', 'HEAD', 'OPTIONS'];
 /** Headers that official clients send: theirs, ours, and OpenAI's and Anthropic's own. */
 const allowedRequestHeader =
   /^(accept|authorization|content-type|idempotency-key|last-event-id|traceparent|user-agent|x-api-key|x-request-id|x-art-[\w-]+|x-stainless-[\w-]+|openai-[\w-]+|anthropic-[\w-]+)$/;
-const exposedHeaders = 'retry-after, x-request-id, x-art-policy-step, x-art-rollout';
+const exposedHeaders = 'retry-after, x-request-id, x-art-job-id, x-art-policy-step, x-art-rerendered';
 
 /** Nothing here is a page, unless a route says otherwise. */
 const answerHeaders: readonly (readonly [string, string])[] = [

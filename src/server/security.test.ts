@@ -237,3 +237,10 @@ describe('over a port', () => {
     }
   });
 });
+
+test('an answer of the Messages API has its own form, and the headers of a refusal all the same', async () => {
+  const response = await call('/v1/messages', null, 'POST');
+  expect(response.status).toBe(401);
+  expect(response.headers.get('www-authenticate')).toBe('Bearer realm="art"');
+  expect(await response.json()).toMatchObject({ type: 'error', error: { type: 'authentication_error' } });
+});
