@@ -176,7 +176,7 @@ describe('constraints', () => {
     [
       'auto with a response format',
       { response_format: { type: 'json_object' } },
-      { type: 'oneOf', options: [{ ...separated, tags: both, isSingle: false }, json] },
+      { type: 'oneOf', options: [...both, json] },
     ],
     ['none with a response format', { response_format: { type: 'json_object' }, tool_choice: 'none' }, json],
   ])('%s', async (_name, options, constraint) => {

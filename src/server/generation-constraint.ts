@@ -36,8 +36,10 @@ function answerConstraint(request: GenerationRequest, toolFormat: ToolFormat): T
   if (tools.length === 0 || toolChoice === 'none') return answer;
   if (toolChoice !== 'auto') return toolConstraint(toolFormat, tools, toolChoice, isParallel);
   if (answer !== null) {
-    const calls = toolConstraint(toolFormat, tools, 'required', isParallel);
-    return calls === null ? answer : { type: 'oneOf', options: [calls, answer] };
+    // One call: alternatives must all end by themselves, and several calls do not.
+    const call = toolConstraint(toolFormat, tools, 'required', false);
+    const calls = call?.type === 'separatedTags' ? call.tags : call === null ? [] : [call];
+    return { type: 'oneOf', options: [...calls, answer] };
   }
   // One call at most is a matter of form, even where arguments are free.
   const bound = isParallel ? tools : tools.map((tool) => (tool.isStrict ? tool : { ...tool, ...freeArguments }));
