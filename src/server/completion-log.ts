@@ -41,6 +41,7 @@ interface CompletionJson {
   readonly logprobs: string;
   readonly at?: number;
   readonly seed?: number;
+  readonly key?: string;
   readonly messages?: readonly PlainMessage[];
   readonly reply?: PlainMessage;
 }
@@ -53,7 +54,13 @@ export function formatCompletion({ record, call }: StoredCompletion): string {
     prompt: encodeInts(record.promptIds),
     tokens: encodeInts(record.tokenIds),
     logprobs: encodeFloats(record.logprobs),
-    ...(call !== null && { at: call.sampledAt, seed: call.seed, messages: call.messages, reply: call.reply }),
+    ...(call !== null && {
+      at: call.sampledAt,
+      seed: call.seed,
+      key: call.promptKey,
+      messages: call.messages,
+      reply: call.reply,
+    }),
   };
   return `c ${record.completionId} ${record.choiceIndex} ${call?.rolloutId ?? '-'} ${JSON.stringify(json)}`;
 }
@@ -113,8 +120,14 @@ export function parseCompletion(line: Extract<LogLine, { kind: 'completion' }>):
     temperature: json.temperature,
     finishReason: json.finish,
   };
-  const { at: sampledAt = 0, seed = 0, messages = [], reply = { role: 'assistant', content: '' } } = json;
-  return { record, call: rolloutId === null ? null : { rolloutId, sampledAt, seed, messages, reply } };
+  const {
+    at: sampledAt = 0,
+    seed = 0,
+    key: promptKey = '',
+    messages = [],
+    reply = { role: 'assistant', content: '' },
+  } = json;
+  return { record, call: rolloutId === null ? null : { rolloutId, sampledAt, seed, promptKey, messages, reply } };
 }
 
 function splitWord(text: string): readonly [word: string, rest: string] {

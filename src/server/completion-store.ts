@@ -121,7 +121,7 @@ class Store implements CompletionStore {
         this.#addresses.set(keyOf(completionId, choiceIndex), address);
         if (rolloutId === null) return;
         const stored = parseCompletion(line);
-        this.rollouts.add(rolloutId, callKeyOf(stored, address), stored);
+        this.rollouts.add(rolloutId, callKeyOf(stored, address), stored, true);
         return;
       }
       case 'finished':

@@ -114,5 +114,5 @@ function sourceOf(
   if (rolloutId === null) return { readText, call: null };
   const messages =
     request.prompt.type === 'chat' ? request.prompt.messages : [{ role: 'user', content: readPrompt() } as const];
-  return { readText, call: { rolloutId, sampledAt: Date.now(), seed, messages, reply } };
+  return { readText, call: { rolloutId, sampledAt: Date.now(), seed, promptKey: prompt.key, messages, reply } };
 }

@@ -30,7 +30,7 @@ export interface Turn extends ModelChoice {
 /** Throws ApiError 404 if the model is not served, 429 if it is too busy, 400 if the prompt leaves no room for a reply. */
 export async function createTurn(lookup: ModelLookup, request: GenerationRequest): Promise<Turn> {
   const choice = await chooseModel(lookup, request.model);
-  if (request.rolloutId !== null) choice.model.completions.rollouts.admit(request.rolloutId);
+  if (request.rolloutId !== null) enterRollout(choice, request.rolloutId);
   requireRoom(choice, request.n, lookup.maxInFlight ?? defaultMaxInFlight);
   const { maxPositions, vocabSize } = choice.model.config;
   const { stopTokenIds = [], logitBias = [] } = request.sampling;
@@ -50,6 +50,18 @@ export async function createTurn(lookup: ModelLookup, request: GenerationRequest
   // Nothing is awaited since `requireRoom`, so that the limit holds exactly.
   choice.state.inFlight += request.n;
   return turn;
+}
+
+/** A rollout that was begun under an earlier process goes on with the very ids that were sampled then. */
+function enterRollout({ model, state }: ModelChoice, rolloutId: string): void {
+  const { rollouts } = model.completions;
+  rollouts.admit(rolloutId);
+  for (const { record, call } of rollouts.takeRecalled(rolloutId)) {
+    if (call === null || call.promptKey === '') continue;
+    const { promptIds: ids } = record;
+    const prompt: Prompt = { ids, origin: 'started', key: call.promptKey, text: model.tokenizer.decode(ids) };
+    state.conversations.record(prompt, call.reply, record);
+  }
 }
 
 /** Tokens of the prompt that such a request would have. Throws ApiError 404 if the model is not served. */

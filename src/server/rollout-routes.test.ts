@@ -13,6 +13,8 @@ let tokenizer: Tokenizer;
 let server: ArtServer;
 let engine: ScriptedEngine;
 let warnings: string[] = [];
+/** `byByte`: ids that the tokenizer would not write for that text. */
+let sampled: 'asWritten' | 'byByte' = 'asWritten';
 
 beforeEach(async () => {
   root = await mkdtemp(join(tmpdir(), 'art-rollouts-'));
@@ -34,10 +36,11 @@ async function start(options: Partial<ArtServerOptions> = {}): Promise<void> {
     onWarning: (message) => warnings.push(message),
     createEngine: async () => {
       // A word that depends on the prompt, so that each turn differs from others.
-      const reply = (ids: readonly number[]): number[] => [
-        ...tokenizer.encode(['left', 'right', 'up', 'down'][ids.length % 4]!),
-        tokenizer.eosId!,
-      ];
+      const reply = (ids: readonly number[]): number[] => {
+        const word = ['left', 'right', 'up', 'down'][ids.length % 4]!;
+        const pieces = sampled === 'byByte' ? [...word] : [word];
+        return [...pieces.flatMap((piece) => [...tokenizer.encode(piece)]), tokenizer.eosId!];
+      };
       engine = createScriptedEngine({ decode, reply: ({ promptIds }) => ({ tokenIds: reply(promptIds) }) });
       return engine;
     },
@@ -189,10 +192,15 @@ test('rollouts are trained by id or by group, each once: another time they are r
 test('finished rollouts, and open ones, are there after a restart, and are trained from the disk', async () => {
   await finished('r0', 1);
   await finished('r1', 0);
+  sampled = 'byByte';
   const messages = await say('open', [user('plan')]);
+  sampled = 'asWritten';
   await restart();
   expect((await call('GET', '/api/rollouts/r0')).json).toMatchObject({ state: 'finished', reward: 1, calls: 1 });
   await say('open', [...messages, user('go on')]);
+  // The second turn repeats the first one's ids, so that both are one history.
+  const { histories } = (await call('GET', '/api/rollouts/open')).json;
+  expect(histories.map((entries: object[]) => entries.length)).toEqual([4]);
   expect((await call('POST', '/api/rollouts/open/reward', { reward: 1 })).json.calls).toBe(2);
   expect((await train('k', [{ rollouts: ['r0', 'r1', 'open'] }])).json).toMatchObject({ step: 1 });
   await restart();

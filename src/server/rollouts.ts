@@ -52,6 +52,8 @@ type Entry = { -readonly [K in keyof Rollout]: Rollout[K] } & {
   readonly seen: Set<string>;
   /** A `train` call has it. */
   isReserved: boolean;
+  /** An earlier process sampled its first turns, and nothing has asked for them yet. */
+  isRecalled: boolean;
 };
 
 const sweepMs = 30_000;
@@ -92,7 +94,7 @@ export class RolloutBook {
   }
 
   /** Adds a turn. The same turn asked for again, with the same seed, because its answer was lost, counts once. */
-  add(id: string, key: CallKey, { record, call }: StoredCompletion): void {
+  add(id: string, key: CallKey, { record, call }: StoredCompletion, isRecalled: boolean = false): void {
     const at = call?.sampledAt ?? Date.now();
     let entry = this.#entries.get(id);
     if (entry === undefined) {
@@ -106,6 +108,7 @@ export class RolloutBook {
         trainedStep: null,
         seen: new Set(),
         isReserved: false,
+        isRecalled,
       };
       this.#entries.set(id, entry);
       this.#open += 1;
@@ -125,6 +128,14 @@ export class RolloutBook {
     this.#scheduleSweep();
     if (this.#open > this.#limits.maxOpen) this.#expireIdlest(id);
     if (this.#entries.size > this.#limits.maxKept) this.#forgetOldest();
+  }
+
+  /** The turns of an open rollout that an earlier process sampled, once: its agent goes on with them. */
+  takeRecalled(id: string): readonly StoredCompletion[] {
+    const entry = this.#entries.get(id);
+    if (entry === undefined || !entry.isRecalled) return [];
+    entry.isRecalled = false;
+    return this.turns(entry) ?? [];
   }
 
   /** Null if there is no such rollout. */

@@ -24,6 +24,8 @@ export interface RolloutCall {
   /** When it was sampled, milliseconds since 1970. */
   readonly sampledAt: number;
   readonly seed: number;
+  /** Of the prompt, in the conversations; none where the prompt was none. */
+  readonly promptKey: string;
   readonly messages: readonly PlainMessage[];
   readonly reply: PlainMessage;
 }

@@ -139,7 +139,7 @@ function resolveTurns(
     if (record === undefined) {
       throw new DataError(
         `${where}.entries[${entryIndex}].choice: must name a turn that this server sampled and still holds, got completion ` +
-          `${completionId}, choice ${choiceIndex}. Sampled turns are kept in memory, the newest only, and are lost on a restart: ` +
+          `${completionId}, choice ${choiceIndex}. Of sampled turns the newest are kept, as many as the log in the run folder holds: ` +
           'roll out again, train sooner after the rollouts, or let the server keep more of them',
       );
     }
