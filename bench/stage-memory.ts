@@ -11,7 +11,7 @@ const sequenceTokens = 256;
 export async function benchMemory({ report, options: { threads, isQuick, models } }: StageContext): Promise<void> {
   const key = models.at(-1)!;
   const sequences = isQuick ? 2 : tokens / sequenceTokens;
-  const name = `peak memory, LoRA training of ${key} at ${sequences * sequenceTokens} tokens in one microbatch`;
+  const name = `peak memory, LoRA training of ${key} at ${sequences * sequenceTokens} tokens`;
   const file = fileURLToPath(
     new URL(import.meta.url.endsWith('.ts') ? 'memory-child.ts' : 'memory-child.js', import.meta.url),
   );

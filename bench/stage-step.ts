@@ -16,7 +16,8 @@ const goals: Readonly<Record<string, number>> = { '3M': 5, '27M': 5, '135M': 3 }
 export async function benchStep(context: StageContext, key: string, model: BenchModel): Promise<void> {
   const { report, options } = context;
   const { threads, isQuick } = options;
-  const isHuge = model.config.width > 512;
+  // Peers take minutes for a step of these.
+  const isLarge = model.config.width >= 512;
   const [groups, promptTokens, newTokens] = isQuick ? [1, 16, 4] : [8, 256, 128];
   const rng = createRng('bench', 'step-prompts');
   const prompts = Array.from({ length: groups }, () =>
@@ -24,7 +25,7 @@ export async function benchStep(context: StageContext, key: string, model: Bench
   );
   const work: StepWork = { prompts, groupSize: isQuick ? 2 : 8, newTokens };
   const isCompared = context.hasPeers && goals[key] !== undefined;
-  const repeats = { warmUps: isQuick || isHuge ? 0 : 1, iterations: isQuick || isHuge ? 1 : 2 };
+  const repeats = { warmUps: isQuick || isLarge ? 0 : 1, iterations: isQuick || isLarge ? 1 : 2 };
   const parent = join(tmpdir(), `art-bench-${process.pid}`);
   const folder = isCompared ? await peerModel(model) : await writeModelFolder(model, parent);
   const shape = `${groups} × ${work.groupSize} × (${promptTokens} + ${newTokens})`;
@@ -43,6 +44,6 @@ export async function benchStep(context: StageContext, key: string, model: Bench
   }
   if (!isCompared) return;
   const peerWork = { threads, sequences: prompts, groupSize: work.groupSize, newTokens, microbatch: 8, ...repeats };
-  const peer = await measurePeer(report, `GRPO step ${model.name}`, stepPeer(folder, peerWork, isHuge));
+  const peer = await measurePeer(report, `GRPO step ${model.name}`, stepPeer(folder, peerWork, isLarge));
   addComparison(report, ours, peer, { goal: goals[key]! });
 }
