@@ -188,3 +188,12 @@ test('an answer of another shape and a server that is not there are named', asyn
     /history of model agent: GET http:\/\/127.0.0.1:9\/api\/models\/agent\/history could not be sent/,
   );
 });
+
+test('a long history is read page by page', async () => {
+  const rows = Array.from({ length: 7 }, (_, step) => ({ step, split: 'train' }));
+  const app = new Hono().get('/api/models/agent/history', (c) => {
+    const offset = Number(c.req.query('offset') ?? 0);
+    return c.json({ rows: rows.slice(offset, offset + 3), next_offset: offset + 3 < rows.length ? offset + 3 : null });
+  });
+  expect(await (await listen(app)).history('agent')).toEqual({ rows, next_offset: null });
+});

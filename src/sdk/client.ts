@@ -163,10 +163,17 @@ export function createTrainingClient(options: TrainingClientOptions): TrainingCl
         z.unknown(),
       );
     },
-    history: (name, { signal } = {}) => {
-      const path = `${modelPath(name)}/history`;
-      const call: Call = { what: `history of model ${name}`, method: 'GET', path, timeoutMs, signal };
-      return retryIdempotent(() => fetchJson(call, historyResponse), signal);
+    history: async (name, { signal } = {}) => {
+      const rows: HistoryResponse['rows'] = [];
+      // The server tells a bounded number of rows at a time.
+      for (let offset: number | null = 0; offset !== null; ) {
+        const path = `${modelPath(name)}/history${offset === 0 ? '' : `?offset=${offset}`}`;
+        const call: Call = { what: `history of model ${name}`, method: 'GET', path, timeoutMs, signal };
+        const page: HistoryResponse = await retryIdempotent(() => fetchJson(call, historyResponse), signal);
+        rows.push(...page.rows);
+        offset = page.next_offset;
+      }
+      return { rows, next_offset: null };
     },
   };
 }

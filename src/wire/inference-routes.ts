@@ -198,6 +198,14 @@ export const inferenceRoutes: Readonly<Record<string, RouteSpec>> = {
       ],
     ]),
   ),
+  metricsPage: defineRoute({
+    method: 'get',
+    path: '/metrics',
+    tag: 'Server',
+    summary: 'Counters and gauges for Prometheus',
+    scope: 'infer',
+    responses: { 200: { description: 'The text format of Prometheus.', contentType: 'text/plain' } },
+  }) as RouteSpec,
   healthz: defineRoute({
     method: 'get',
     path: '/healthz',
