@@ -64,6 +64,8 @@ export interface GenerationRequest {
   readonly topLogprobs: number | null;
   /** The same for each token of the prompt. */
   readonly promptLogprobs: number | null;
+  /** Default true. False where the prompt alone is asked about: what is sampled is not shown, so it is no turn to train on. */
+  readonly isRecorded?: boolean;
 }
 
 /** Tokens that a request took. */

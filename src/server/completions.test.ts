@@ -110,7 +110,7 @@ describe('whole answers', () => {
   test('max_tokens 0 scores a prompt and answers nothing that was sampled', async () => {
     const { client, model } = await serve(['left']);
     const request: Request = { ...ask, max_tokens: 0, echo: true, logprobs: 0, prompt_logprobs: 1 };
-    const { choices, usage } = await create(client, { ...request, return_token_ids: true });
+    const { choices, id: completionId, usage } = await create(client, { ...request, return_token_ids: true });
     const promptIds = model.tokenizer.encode('hello left');
     expect(choices[0]).toMatchObject({ text: 'hello left', token_ids: [], finish_reason: 'length' });
     expect(choices[0]?.logprobs?.tokens).toHaveLength(promptIds.length);
@@ -118,6 +118,7 @@ describe('whole answers', () => {
     const id = promptIds[1] as number;
     expect(second).toEqual({ [id]: { logprob: -0.5, rank: 1, decoded_token: model.tokenizer.tokenText(id) } });
     expect(usage?.completion_tokens).toBe(0);
+    expect(model.completions.get(completionId, 0)).toBeUndefined();
   });
 });
 

@@ -89,6 +89,7 @@ function toGenerationRequests(
     format: { type: 'text' },
     topLogprobs: request.topLogprobs,
     promptLogprobs: request.promptLogprobs,
+    isRecorded: !request.isPromptOnly,
   }));
 }
 

@@ -75,7 +75,7 @@ export class SampledChoice implements SampledTokens {
     };
     const message = this.#message.message();
     const reply = toPlainMessage(message);
-    model.completions.put(record, sourceOf(this.#turn, this.tokenIds, reply));
+    if (request.isRecorded !== false) model.completions.put(record, sourceOf(this.#turn, this.tokenIds, reply));
     state.malformedToolCalls += this.#message.malformedToolCalls;
     if (request.prompt.type === 'chat') state.conversations.record(prompt, reply, record);
     return {

@@ -202,3 +202,18 @@ test('tool_choice and parallel calls of both protocols constrain what is sampled
   expect(constraints[3]).toEqual(constraints[2]);
   expect(constraints[2]).not.toEqual(constraints[0]);
 });
+
+test('calls of all protocols belong to their rollout; a prompt that was only scored is no turn', async () => {
+  const { model, post } = await serve(['left<|im_end|>']);
+  const bodies: Readonly<Record<string, Json>> = {
+    responses: { input: 'hello' },
+    messages: { max_tokens: 9, messages: [{ role: 'user', content: 'hello' }] },
+    completions: { prompt: 'hello' },
+  };
+  const ids: unknown[] = [];
+  for (const [route, body] of Object.entries(bodies)) {
+    ids.push((await post(`/rollouts/r1/v1/${route}`, { model: 'm', ...body })).id);
+  }
+  await post('/rollouts/r1/v1/completions', { model: 'm', prompt: 'hello', max_tokens: 0, echo: true });
+  expect(model.completions.rollouts.get('r1')?.calls.map(({ completionId }) => completionId)).toEqual(ids);
+});
