@@ -2,11 +2,11 @@
  * Walks the syntax tree of a Jinja template. Layer 1. The tree is that of `@huggingface/jinja` (src/ast.ts); the meaning is jinja2's:
  * every iteration of a loop has a scope of its own, a macro sees the scope it is written in, `if` has none.
  */
-import { Budget } from './jinja-budget.ts';
+import { codePoints, spend, spendOutput } from './jinja-budget.ts';
 import { applyFilter, applyTest, contains } from './jinja-filters.ts';
 import { globals } from './jinja-globals.ts';
 import { methodOf } from './jinja-methods.ts';
-import { arithmetic } from './jinja-operators.ts';
+import { arithmetic, joinTexts } from './jinja-operators.ts';
 import {
   Attributes,
   type Callable,
@@ -50,7 +50,6 @@ const endLoop = Symbol('break');
 
 export class Evaluator {
   readonly #now: Date;
-  readonly #budget = new Budget();
 
   constructor(now: Date) {
     this.#now = now;
@@ -68,7 +67,7 @@ export class Evaluator {
   }
 
   #statement(node: Node, scope: Scope): string {
-    this.#budget.spend();
+    spend();
     switch (node.type) {
       case 'If': {
         const isTaken = isTruthy(this.#value(node.test as Node, scope));
@@ -101,7 +100,7 @@ export class Evaluator {
       case 'Continue':
         throw skipRest;
       default:
-        return toText(this.#value(node, scope));
+        return spendOutput(toText(this.#value(node, scope)));
     }
   }
 
@@ -110,7 +109,6 @@ export class Evaluator {
     const isFiltered = source.type === 'SelectExpression';
     const all = iterate(this.#value((isFiltered ? source.lhs : source) as Node, scope));
     const bind = (item: Value): Scope => {
-      this.#budget.spend();
       const inner = new Scope(scope);
       assign(node.loopvar as Node, item, inner);
       return inner;
@@ -145,10 +143,7 @@ export class Evaluator {
 
   #set(node: Node, scope: Scope): void {
     const value = node.value as Node | null;
-    const given =
-      value === null
-        ? this.#budget.allow(this.#block(node.body as Node[], new Scope(scope)))
-        : this.#value(value, scope);
+    const given = value === null ? this.#block(node.body as Node[], new Scope(scope)) : this.#value(value, scope);
     const target = node.assignee as Node;
     if (target.type !== 'MemberExpression') {
       assign(target, given, scope);
@@ -211,11 +206,7 @@ export class Evaluator {
   }
 
   #value(node: Node, scope: Scope): Value {
-    this.#budget.spend();
-    return this.#budget.allow(this.#valueOf(node, scope));
-  }
-
-  #valueOf(node: Node, scope: Scope): Value {
+    spend();
     switch (node.type) {
       case 'StringLiteral':
       case 'IntegerLiteral':
@@ -288,7 +279,7 @@ export class Evaluator {
       case '>=':
         return compare(left, right) >= 0;
       case '~':
-        return toText(left) + toText(right);
+        return joinTexts(toText(left), toText(right));
       default:
         return arithmetic(operator, left, right);
     }
@@ -309,8 +300,9 @@ export class Evaluator {
     const numberOf = (field: unknown): number | null =>
       field === undefined ? null : toNumber(this.#value(field as Node, scope));
     const [start, stop, step] = [numberOf(node.start), numberOf(node.stop), numberOf(node.step) ?? 1];
-    if (typeof owner === 'string') return slice([...owner], start, stop, step).join('');
+    if (typeof owner === 'string') return slice(codePoints(owner), start, stop, step).join('');
     if (!Array.isArray(owner)) throw templateError(`'${typeName(owner)}' object is not subscriptable`);
+    spend(owner.length);
     const sliced = slice(owner, start, stop, step);
     return owner instanceof Tuple ? Tuple.from(sliced) : sliced;
   }
@@ -343,7 +335,7 @@ function itemOf(owner: Value, key: Value): Value {
   if (owner instanceof Map && owner.has(key)) return owner.get(key);
   if (typeof key === 'number') {
     if (Array.isArray(owner)) return owner.at(key);
-    return typeof owner === 'string' ? [...owner].at(key) : undefined;
+    return typeof owner === 'string' ? codePoints(owner).at(key) : undefined;
   }
   return typeof key === 'string' ? attributeOf(owner, key) : undefined;
 }

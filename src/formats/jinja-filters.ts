@@ -3,9 +3,8 @@
  * Source: jinja2 3.1 filters.py and tests.py; `tojson` is that of transformers. Left out, and refused by name: filters that write
  * HTML or URLs, wrap text, group, batch, or draw at random.
  */
-
-import { checkLength } from './jinja-budget.ts';
-import { capitalize, isLower, isUpper, replace, space, splitLines, strip } from './jinja-methods.ts';
+import { checkLength, codePoints, spend, spendText } from './jinja-budget.ts';
+import { capitalize, isLower, isUpper, joinAll, replace, space, splitLines, strip } from './jinja-methods.ts';
 import {
   Attributes,
   compare,
@@ -108,11 +107,17 @@ function toFloat(value: Value, fallback: Value): Value {
   return isNumber ? new Float(Number(value)) : fallback;
 }
 
+function spaces(count: number): string {
+  checkLength(count);
+  return ' '.repeat(count);
+}
+
 function indent(text: string, given: Arguments): string {
   const width = given.get(0, 'width', 4);
   const prefix = typeof width === 'string' ? width : spaces(toNumber(width) ?? 4);
   const isBlankIndented = isTruthy(given.get(2, 'blank', false));
   const lines = splitLines(`${text}\n`);
+  checkLength(text.length + lines.length * prefix.length);
   const indented = lines.map((line, index) => (index > 0 && (line !== '' || isBlankIndented) ? prefix + line : line));
   return (isTruthy(given.get(1, 'first', false)) ? prefix : '') + indented.join('\n');
 }
@@ -156,7 +161,11 @@ function mapFilter(value: Value, given: Arguments): Value {
 }
 
 function lengthOf(value: Value): number {
-  if (typeof value === 'string') return [...value].length;
+  if (typeof value === 'string') {
+    let count = 0;
+    for (const _ of value) count += 1;
+    return count;
+  }
   if (Array.isArray(value)) return value.length;
   if (value instanceof Map) return value.size;
   if (value === undefined) return 0;
@@ -243,7 +252,7 @@ const filters: ReadonlyMap<string, Filter> = new Map<string, Filter>([
     (value, given) => {
       const attribute = given.get(1, 'attribute', null);
       const items = iterate(value).map((item) => (attribute === null ? item : attributeOf(item, attribute)));
-      return items.map(toText).join(toText(given.get(0, 'd', '')));
+      return joinAll(items.map(toText), toText(given.get(0, 'd', '')));
     },
   ],
   ['last', (value) => iterate(value).at(-1)],
@@ -260,7 +269,10 @@ const filters: ReadonlyMap<string, Filter> = new Map<string, Filter>([
     (value, given) =>
       replace(toText(value), toText(given.get(0, 'old')), toText(given.get(1, 'new')), given.get(2, 'count', -1)),
   ],
-  ['reverse', (value) => (typeof value === 'string' ? [...value].reverse().join('') : [...iterate(value)].reverse())],
+  [
+    'reverse',
+    (value) => (typeof value === 'string' ? codePoints(value).reverse().join('') : [...iterate(value)].reverse()),
+  ],
   ['round', round],
   ['safe', (value) => value],
   ['select', select(true)],
@@ -337,12 +349,16 @@ export function applyFilter(
   keywords: ReadonlyMap<string, Value>,
 ): Value {
   checkFilter(name);
-  return (filters.get(name) as Filter)(value, new Arguments(args, keywords));
+  if (typeof value === 'string') spendText(value);
+  else spend(Array.isArray(value) ? 1 + value.length : 1);
+  const result = (filters.get(name) as Filter)(value, new Arguments(args, keywords));
+  return typeof result === 'string' ? spendText(result) : result;
 }
 
 /** Throws DataError if there is no such test. */
 export function applyTest(name: string, value: Value, args: readonly Value[]): boolean {
   checkTest(name);
+  spend();
   return (tests.get(name) as Test)(value, args);
 }
 
@@ -354,9 +370,4 @@ export function checkFilter(name: string): void {
 export function checkTest(name: string): void {
   if (!tests.has(name))
     throw templateError(`test must be one of ${[...tests.keys()].join(', ')}, got ${represent(name)}`);
-}
-
-function spaces(count: number): string {
-  checkLength('string', count);
-  return ' '.repeat(count);
 }

@@ -2,6 +2,7 @@
  * Functions that transformers and jinja2 give to every template. Layer 1.
  * Source: jinja2 defaults.py; transformers utils/chat_template_utils.py. Left out: lipsum, cycler, joiner.
  */
+import { spend } from './jinja-budget.ts';
 import { Attributes, type Callable, iterate, templateError, toNumber, toText, type Value } from './jinja-values.ts';
 
 /** `now` is what `strftime_now` writes, in local time. */
@@ -40,6 +41,7 @@ const range: Callable = (args) => {
   const count = Math.max(Math.ceil((stop - start) / step), 0);
   // The sandbox of jinja2 has the same limit.
   if (count > 100_000) throw templateError('range() must have at most 100000 items');
+  spend(count);
   return Array.from({ length: count }, (_, index) => start + index * step);
 };
 

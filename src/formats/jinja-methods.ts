@@ -3,6 +3,7 @@
  * Source: the Python library reference, "Built-in Types". Left out, and refused by name: formatting, encoding, methods that change
  * their object (the sandbox of transformers refuses those as well).
  */
+import { checkLength, spend, spendText } from './jinja-budget.ts';
 import {
   type Callable,
   isEqual,
@@ -16,10 +17,7 @@ import {
 
 /** White space of `str.strip` and `str.split`: unlike JavaScript's it holds U+001C to U+001F and U+0085, and not U+FEFF. */
 export const space = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
-const spaceStart = new RegExp(`^[${space}]+`);
-const spaceEnd = new RegExp(`[${space}]+$`);
 const anySpace = new RegExp(`[${space}]`);
-const lastWord = new RegExp(`[^${space}]+$`);
 const controls = '\n\r\v\f\x1c-\x1e\x85\u2028\u2029';
 const lineEnd = new RegExp(`\r\n|[${controls}]`);
 const onlySpace = new RegExp(`^[${space}]+$`);
@@ -38,8 +36,11 @@ export function strip(text: string, sides: Sides = 'both', characters: Value = n
     const end = sides === 'left' ? all.length : all.findLastIndex(isKept) + 1;
     return all.slice(start, Math.max(end, start)).join('');
   }
-  const left = sides === 'right' ? text : text.replace(spaceStart, '');
-  return sides === 'left' ? left : left.replace(spaceEnd, '');
+  let start = 0;
+  let end = text.length;
+  while (sides !== 'right' && start < end && anySpace.test(text[start] as string)) start += 1;
+  while (sides !== 'left' && end > start && anySpace.test(text[end - 1] as string)) end -= 1;
+  return text.slice(start, end);
 }
 
 /** `str.splitlines()`. */
@@ -47,6 +48,12 @@ export function splitLines(text: string): string[] {
   const lines = text.split(lineEnd);
   if (lines.at(-1) === '') lines.pop();
   return lines;
+}
+
+/** `separator.join(texts)`. */
+export function joinAll(texts: readonly string[], separator: string): string {
+  checkLength(texts.reduce((sum, text) => sum + text.length + separator.length, 0));
+  return texts.join(separator);
 }
 
 /** Letters whose title case is not their upper case. */
@@ -92,12 +99,19 @@ function split(text: string, separator: Value, most: Value, isFromRight: boolean
     : [...parts.slice(0, count), parts.slice(count).join(given)];
 }
 
+/** Where the last word starts; the text has no white space at its end. */
+function lastWordStart(text: string): number {
+  let start = text.length;
+  while (start > 0 && !anySpace.test(text[start - 1] as string)) start -= 1;
+  return start;
+}
+
 function splitSpace(text: string, count: number, isFromRight: boolean): Value[] {
   const side = isFromRight ? 'right' : 'left';
   const parts: string[] = [];
   let rest = strip(text, side);
   while (rest !== '') {
-    const at = parts.length >= count ? -1 : isFromRight ? rest.search(lastWord) : rest.search(anySpace);
+    const at = parts.length >= count ? -1 : isFromRight ? lastWordStart(rest) : rest.search(anySpace);
     // The part that is not split further keeps the white space at its outer end.
     if (at === -1 || (isFromRight && at === 0)) {
       parts.push(rest);
@@ -182,9 +196,10 @@ const stringMethods: Methods<string> = new Map<string, Method<string>>([
   [
     'join',
     (text, [items]) =>
-      iterate(items)
-        .map((item) => textArgument('join', item))
-        .join(text),
+      joinAll(
+        iterate(items).map((item) => textArgument('join', item)),
+        text,
+      ),
   ],
   ['partition', (text, [separator]) => partition(text, separator, false)],
   ['rpartition', (text, [separator]) => partition(text, separator, true)],
@@ -247,7 +262,14 @@ const missing: ReadonlyMap<string, readonly string[]> = new Map([
 export function methodOf(value: Value, name: string): Callable | null {
   const bind = <T extends Value>(self: T, methods: Methods<T>, type: string): Callable | null => {
     const method = methods.get(name);
-    if (method !== undefined) return (args, keywords) => method(self, args, keywords);
+    if (method !== undefined) {
+      return (args, keywords) => {
+        if (typeof self === 'string') spendText(self);
+        else spend(self instanceof Map ? self.size : (self as Value[]).length);
+        const result = method(self, args, keywords);
+        return typeof result === 'string' ? spendText(result) : result;
+      };
+    }
     if (!missing.get(type)?.includes(name)) return null;
     throw templateError(`${type}.${name} is not implemented, only ${[...methods.keys()].join(', ')}`);
   };

@@ -2,13 +2,16 @@
  * Arithmetic of Python in Jinja templates. Layer 1.
  * Left out, and refused by name: formatting with `%`, whole numbers beyond 2^53.
  */
-import { checkLength } from './jinja-budget.ts';
+import { checkLength, spend } from './jinja-budget.ts';
 import { Float, templateError, toNumber, typeName, type Value } from './jinja-values.ts';
 
 /** `+ - * / // % **`. Throws DataError where Python raises. */
 export function arithmetic(operator: string, left: Value, right: Value): Value {
-  if (operator === '+' && typeof left === 'string' && typeof right === 'string') return left + right;
-  if (operator === '+' && Array.isArray(left) && Array.isArray(right)) return left.concat(right);
+  if (operator === '+' && typeof left === 'string' && typeof right === 'string') return joinTexts(left, right);
+  if (operator === '+' && Array.isArray(left) && Array.isArray(right)) {
+    spend(left.length + right.length);
+    return left.concat(right);
+  }
   if (operator === '*') {
     const repeated = repeat(left, right) ?? repeat(right, left);
     if (repeated !== null) return repeated;
@@ -22,6 +25,12 @@ export function arithmetic(operator: string, left: Value, right: Value): Value {
     left instanceof Float || right instanceof Float || operator === '/' || (operator === '**' && numbers[1] < 0);
   if (!isFloat && !Number.isSafeInteger(result)) throw templateError(`${operator} must stay below 2^53, got ${result}`);
   return isFloat ? new Float(result) : result + 0;
+}
+
+/** Both, one after the other. */
+export function joinTexts(left: string, right: string): string {
+  checkLength(left.length + right.length);
+  return left + right;
 }
 
 function calculate(operator: string, left: number, right: number): number {
@@ -57,7 +66,11 @@ function modulo(left: number, right: number): number {
 function repeat(value: Value, count: Value): Value | null {
   if (typeof count !== 'number' && typeof count !== 'boolean') return null;
   const times = Math.max(Number(count), 0);
-  if (typeof value === 'string' || Array.isArray(value)) checkLength(typeof value, value.length * times);
-  if (typeof value === 'string') return value.repeat(times);
-  return Array.isArray(value) ? Array.from({ length: times }, () => value).flat(1) : null;
+  if (typeof value === 'string') {
+    checkLength(value.length * times);
+    return value.repeat(times);
+  }
+  if (!Array.isArray(value)) return null;
+  spend(value.length * times);
+  return value.length === 0 ? [] : Array.from({ length: times }, () => value).flat(1);
 }

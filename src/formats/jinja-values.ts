@@ -4,6 +4,7 @@
  * Strings are indexed, measured and ordered by code points, not by UTF-16 units.
  */
 import { DataError } from '../core/errors.ts';
+import { codePoints, spend, spendText } from './jinja-budget.ts';
 
 /** A float of Python; a plain number is an int. */
 export class Float {
@@ -96,6 +97,7 @@ export function toNumber(value: Value): number | null {
 }
 
 export function isEqual(left: Value, right: Value): boolean {
+  spend();
   const numbers = [toNumber(left), toNumber(right)] as const;
   if (numbers[0] !== null && numbers[1] !== null) return numbers[0] === numbers[1];
   if (Array.isArray(left) && Array.isArray(right)) {
@@ -112,6 +114,7 @@ export function isEqual(left: Value, right: Value): boolean {
 
 /** Negative, 0 or positive. Throws DataError if Python does not order the two. */
 export function compare(left: Value, right: Value): number {
+  spend();
   const numbers = [toNumber(left), toNumber(right)] as const;
   if (numbers[0] !== null && numbers[1] !== null) return numbers[0] - numbers[1];
   if (typeof left === 'string' && typeof right === 'string') return compareText(left, right);
@@ -125,7 +128,7 @@ export function compare(left: Value, right: Value): number {
 }
 
 function compareText(left: string, right: string): number {
-  const [a, b] = [[...left], [...right]];
+  const [a, b] = [codePoints(left), codePoints(right)];
   const at = a.findIndex((character, index) => character !== b[index]);
   if (at === -1) return a.length - b.length;
   return at >= b.length ? 1 : (a[at]?.codePointAt(0) ?? 0) - (b[at]?.codePointAt(0) ?? 0);
@@ -134,8 +137,11 @@ function compareText(left: string, right: string): number {
 /** What `for` goes over. Throws DataError if Python could not. */
 export function iterate(value: Value): readonly Value[] {
   if (Array.isArray(value)) return value;
-  if (typeof value === 'string') return [...value];
-  if (value instanceof Map) return [...value.keys()];
+  if (typeof value === 'string') return codePoints(value);
+  if (value instanceof Map) {
+    spend(value.size);
+    return [...value.keys()];
+  }
   if (value === undefined) return [];
   throw templateError(`'${typeName(value)}' object is not iterable`);
 }
@@ -149,6 +155,7 @@ export function toText(value: Value): string {
 
 /** `repr(value)`. */
 export function represent(value: Value): string {
+  spend();
   if (value === undefined) return 'Undefined';
   if (value === null) return 'None';
   if (typeof value === 'boolean') return value ? 'True' : 'False';
@@ -168,7 +175,7 @@ export function represent(value: Value): string {
 function representText(text: string): string {
   const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
   let out = '';
-  for (const character of text) {
+  for (const character of spendText(text)) {
     const code = character.codePointAt(0) as number;
     const named = { '\n': '\\n', '\r': '\\r', '\t': '\\t', '\\': '\\\\', [quote]: `\\${quote}` }[character];
     if (named !== undefined) out += named;
@@ -207,6 +214,7 @@ export interface JsonOptions {
 
 /** `json.dumps(value)`. Throws DataError for what is not JSON. */
 export function toJson(value: Value, options: JsonOptions, level = 0): string {
+  spend(1 + level * ((options.indent?.length ?? 0) >> 3));
   if (value === null) return 'null';
   if (typeof value === 'boolean' || typeof value === 'number' || typeof value === 'bigint') return String(value);
   if (value instanceof Float) return floatText(value.value, 'Infinity', 'NaN');
@@ -235,7 +243,7 @@ function jsonKey(key: Value): string {
 }
 
 function jsonText(text: string, isAscii: boolean): string {
-  const quoted = JSON.stringify(text);
+  const quoted = JSON.stringify(spendText(text));
   if (!isAscii) return quoted;
   return quoted.replace(/[\x7f-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }

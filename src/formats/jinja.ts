@@ -3,10 +3,12 @@
  * says is evaluated here, since the library's own evaluator differs from Python: scopes of loops, `strip(characters)`, `map`, what
  * values print as, what they equal, floats and large integers in JSON, positions in text beyond the BMP.
  * Source: jinja2 3.1 (ImmutableSandboxedEnvironment), transformers utils/chat_template_utils.py.
+ * A rendering has a budget (`jinja-budget.ts`), and values are Python's alone: no property of a JavaScript object can be reached.
  * Left out, and refused when the template is compiled: tests with arguments, recursive loops, includes and imports.
  */
 import { parse, tokenize } from '@huggingface/jinja';
 import { DataError, messageOf } from '../core/errors.ts';
+import { startBudget } from './jinja-budget.ts';
 import { Evaluator, type Node } from './jinja-evaluate.ts';
 import { checkFilter, checkTest } from './jinja-filters.ts';
 import { templateError, toValue, type Value } from './jinja-values.ts';
@@ -14,11 +16,15 @@ import { templateError, toValue, type Value } from './jinja-values.ts';
 /** Text of the template for the given variables, which are plain data. Throws DataError with the template's own message. */
 export type JinjaTemplate = (variables: Readonly<Record<string, unknown>>, now?: Date) => string;
 
+/** Characters; the longest templates of models have some ten thousand. */
+const maxSource = 2 ** 20;
+
 /** Throws DataError if the template does not compile. */
 export function compileJinja(source: string): JinjaTemplate {
+  startBudget();
   const program = parseProgram(source);
-  checkNames(program);
   return (variables, now = new Date()) => {
+    startBudget();
     const values = Object.entries(variables).map(([name, value]): [string, Value] => [name, toValue(value)]);
     try {
       return new Evaluator(now).render(program, new Map(values));
@@ -30,11 +36,17 @@ export function compileJinja(source: string): JinjaTemplate {
 }
 
 function parseProgram(source: string): Node {
+  if (source.length > maxSource) {
+    throw new DataError(`chat template: must have at most ${maxSource} characters, got ${source.length}`);
+  }
   try {
     // Jinja reads every end of line as a newline.
     const tokens = tokenize(source.replaceAll(/\r\n?/g, '\n'), { trim_blocks: true, lstrip_blocks: true });
-    return parse(tokens) as unknown as Node;
+    const program = parse(tokens) as unknown as Node;
+    checkNames(program);
+    return program;
   } catch (cause) {
+    if (cause instanceof DataError) throw cause;
     throw new DataError(`chat template: must compile, got ${messageOf(cause)}`, { cause });
   }
 }
