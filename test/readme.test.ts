@@ -12,6 +12,8 @@ const pages = [
   'docs/architecture.md',
   'docs/export.md',
   'docs/models.md',
+  'docs/reliability.md',
+  'docs/rollouts.md',
 ];
 const read = (path: string): string => readFileSync(join(root, path), 'utf8');
 const countLines = (path: string): number => read(path).split('\n').length - 1;

@@ -57,7 +57,10 @@ export async function runJob(
   return done;
 }
 
-/** One attempt after another until one is whole and rewarded: an attempt that was cut short stays open, and is given up by the server. */
+/**
+ * A rollout, whole and rewarded. A turn that was cut short is asked for again in the same rollout, also of a server that was started again
+ * meanwhile; only where the server refuses that another attempt begins.
+ */
 async function rollOut(server: KilledServer, done: Acknowledged, place: readonly number[]): Promise<string> {
   const [step, group, index] = place;
   const startedAt = performance.now();
@@ -68,8 +71,8 @@ async function rollOut(server: KilledServer, done: Acknowledged, place: readonly
     for (let turn = 0; turn < 2; turn++) {
       const seed = deriveSeed('chaos', ...place, turn) % 2 ** 31;
       const body = { model: modelName, messages, seed, max_tokens: 8 };
-      const answer = await send(server, done, 'POST', `/rollouts/${id}/v1/chat/completions`, body);
-      if (answer === null || answer.status !== 200) break;
+      const answer = await sendUntilAnswered(server, done, `/rollouts/${id}/v1/chat/completions`, body);
+      if (answer.status !== 200) break;
       const { choices } = answer.json as { choices: { message: Message }[] };
       const { content } = choices[0]!.message;
       text += `${content}\n`;
@@ -79,6 +82,22 @@ async function rollOut(server: KilledServer, done: Acknowledged, place: readonly
     await pause(retryMs);
   }
   throw new Error(`chaos: rollout ${place.join('.')} must be whole within ${operationLimitMs} ms, was not`);
+}
+
+/** Again after broken connections and 503, as a client's retries do it. */
+async function sendUntilAnswered(
+  server: KilledServer,
+  done: Acknowledged,
+  path: string,
+  body: unknown,
+): Promise<Answer> {
+  const startedAt = performance.now();
+  while (performance.now() - startedAt < operationLimitMs) {
+    const answer = await send(server, done, 'POST', path, body);
+    if (answer !== null && answer.status !== 503) return answer;
+    await pause(retryMs);
+  }
+  throw new Error(`chaos: ${path} must be answered within ${operationLimitMs} ms, was not`);
 }
 
 /** Any function of the text that differs between rollouts. */
