@@ -24,6 +24,8 @@ export interface SupervisionOptions extends RestartLimits {
   /** Brings a fresh engine to where it must be before anyone else may use it. */
   readonly recover: (engine: Engine) => Promise<void>;
   readonly onWarning: (message: string) => void;
+  /** Told when it dies, when it runs again, and when it is given up; with the reason of the first and the last. */
+  readonly onState?: (state: EngineState, reason: string | null) => void;
   readonly signal?: AbortSignal;
 }
 
@@ -163,6 +165,7 @@ class Supervisor {
       return;
     }
     onWarning(`engine of ${name}: died (${cause.message}); it is started again`);
+    this.#options.onState?.(this.state, cause.message);
     const starting = this.#restart(engine);
     starting.catch(() => undefined); // `state` and every session tell.
     this.#starting = starting;
@@ -176,6 +179,7 @@ class Supervisor {
     const engine = await this.#bringUp(false);
     const seconds = ((performance.now() - diedAt) / 1000).toFixed(1);
     this.#options.onWarning(`engine of ${this.#options.name}: runs again after ${seconds} s`);
+    this.#options.onState?.(this.state, null);
     return engine;
   }
 
@@ -188,6 +192,7 @@ class Supervisor {
       { cause, details: { isRetryable: false, deaths: this.#quickDeaths } },
     );
     onWarning(this.#failure.message);
+    this.#options.onState?.(this.state, this.#failure.message);
     return true;
   }
 

@@ -1,8 +1,10 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { TestApi } from '../../test/server/test-api.ts';
+import { createCountingEngine } from '../../test/server/counting-engine.ts';
+import { type SentEvent, TestApi } from '../../test/server/test-api.ts';
 import { group, trajectory } from '../../test/server/training-fixtures.ts';
+import { EngineError } from '../core/errors.ts';
 import { apiRoutes } from '../wire/api-routes.ts';
 
 let api: TestApi;
@@ -145,4 +147,32 @@ test('an engine that does not answer is told by health, with the reason', async 
     status: 'unavailable',
     models: [{ status: 'unavailable', engine: null, error: 'gone' }],
   });
+});
+
+test('an engine that dies and runs again is told as events, and by health meanwhile', async () => {
+  await api.close();
+  let die = (_cause: EngineError): void => {};
+  let isHeld = false;
+  let release = (): void => {};
+  api = await TestApi.open({
+    createEngine: async ({ seed }) => {
+      if (isHeld) await new Promise<void>((resolve) => (release = resolve));
+      const died = new Promise<EngineError>((resolve) => (die = resolve));
+      return Object.assign(createCountingEngine(seed), { died });
+    },
+  });
+  const response = await api.request('GET', '/api/events');
+  const isBack = (list: readonly SentEvent[]): boolean => list.some(({ data }) => data.state === 'running');
+  const reading = api.readEvents(response, 'GET', '/api/events', isBack);
+  isHeld = true;
+  die(new EngineError('killed by the test', { details: { isRetryable: true } }));
+  const state = async () => (await api.call('GET', '/api/health')).json.models[0].engine_state;
+  await expect.poll(state).toBe('restarting');
+  release();
+  const states = (await reading).filter(({ event }) => event === 'engine.state').map(({ data }) => data);
+  expect(states).toEqual([
+    { model: 'agent', state: 'restarting', reason: 'killed by the test' },
+    { model: 'agent', state: 'running', reason: null },
+  ]);
+  expect(await state()).toBe('running');
 });

@@ -145,6 +145,7 @@ async function openLocked(
         loaded = await policies.recover(fresh);
       },
       onWarning,
+      onState: (state, reason) => environment.onEvent?.({ type: 'engine.state', data: { model: name, state, reason } }),
       signal: environment.signal,
     });
     const model = { name, project, engine, ...files, completions };

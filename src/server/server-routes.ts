@@ -90,7 +90,17 @@ async function readHealth(registry: ModelRegistry): Promise<Health> {
 
 async function describeModel(run: TrainingRun): Promise<Health['models'][number]> {
   const { model } = run;
-  const identity = { name: model.name, project: model.project, step: model.step(), training_jobs: run.activeJobs() };
+  const state = model.engine.state?.() ?? 'running';
+  const identity = {
+    name: model.name,
+    project: model.project,
+    step: model.step(),
+    engine_state: state,
+    training_jobs: run.activeJobs(),
+  };
+  const down = (error: string) => ({ ...identity, status: 'unavailable' as const, engine: null, error });
+  // Asking an engine that is being started again would wait for it.
+  if (state === 'restarting') return down('engine: must be running, is being started again');
   try {
     const info = await readEngineInfo(model);
     const engine = {
@@ -102,6 +112,6 @@ async function describeModel(run: TrainingRun): Promise<Health['models'][number]
     };
     return { ...identity, status: 'ok', engine, error: null };
   } catch (error) {
-    return { ...identity, status: 'unavailable', engine: null, error: messageOf(error) };
+    return down(messageOf(error));
   }
 }

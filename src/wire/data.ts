@@ -1,5 +1,6 @@
 /** Reading a run's data and the server's state through the training API: metrics, trajectories, jobs, health. Layer 0. */
 import * as z from 'zod';
+import { engineStates } from './events.ts';
 import { jobStates } from './jobs.ts';
 import { queryBoolean, queryInteger } from './route.ts';
 
@@ -87,6 +88,7 @@ export const health = z.object({
       project: z.string(),
       step: z.int(),
       status: z.enum(['ok', 'unavailable']),
+      engine_state: z.enum(engineStates),
       /** Jobs that wait or run. */
       training_jobs: z.int(),
       /** Null while the engine does not answer. */

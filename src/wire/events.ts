@@ -5,6 +5,9 @@
 import * as z from 'zod';
 import { job } from './jobs.ts';
 
+/** `restarting`: requests wait a limited time; `failed`: it died too often in a row, and is not started again. */
+export const engineStates = ['running', 'restarting', 'failed'] as const;
+
 const model = z.string();
 const step = z.int();
 const metrics = z.record(z.string(), z.number());
@@ -24,7 +27,7 @@ export const eventData = {
   /** State or progress of a job; progress at most twice a second. */
   job,
   /** The engine of a model came up, went down or is restarted. */
-  'engine.state': z.object({ model, state: z.string(), detail: z.string().nullable() }),
+  'engine.state': z.object({ model, state: z.enum(engineStates), reason: z.string().nullable() }),
   'rollout.finished': z.object({ model, rollout_id: z.string(), reward: z.number() }),
 } as const;
 
