@@ -130,3 +130,15 @@ test('a full queue answers 429 with the time to come back', async () => {
   expect(again.status).toBe(202);
   open();
 });
+
+test('a model that is deleted ends its jobs, and those who follow them are told', async () => {
+  const open = holdEngine();
+  const { id } = (await api.call('POST', `${path}?wait=false`, api.trainRequest('a'))).json;
+  const following = api.stream('GET', `/api/jobs/${id}/events`);
+  const deleting = api.confirmed('DELETE', '/api/models/agent');
+  await expect.poll(() => api.registry.list()).toEqual([]);
+  open();
+  expect((await deleting).status).toBe(200);
+  expect((await following).at(-1)?.data).toMatchObject({ id, state: 'failed' });
+  expect((await api.call('GET', `/api/jobs/${id}`)).status).toBe(404);
+});

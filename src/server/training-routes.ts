@@ -165,7 +165,7 @@ function jobHandlers(registry: ModelRegistry): Handlers<'listJobs' | 'getJob' | 
         const unsubscribe = active?.subscribe((progress) => send({ event: 'progress', data: progress }));
         Promise.resolve(active?.result)
           .catch(() => undefined)
-          .then(() => send({ event: 'job', data: find(job.id).job }))
+          .then(() => send({ event: 'job', data: run.job(job.id) ?? job }))
           .finally(end);
         return () => unsubscribe?.();
       });
@@ -176,7 +176,7 @@ function jobHandlers(registry: ModelRegistry): Handlers<'listJobs' | 'getJob' | 
         throw refuse(409, 'job_ended', `job ${job.id}: must wait or run to be cancelled, got one that is ${job.state}`);
       }
       await recordChange(c, { what: 'job.cancel', target: job.id, before: { state: job.state } });
-      return c.json(find(job.id).job, 202);
+      return c.json(run.job(job.id) ?? job, 202);
     },
   };
 }
