@@ -14,6 +14,8 @@ type Format = Readonly<Record<string, unknown>>;
 /** A compile blocks sampling, so what it works on is bounded. */
 const MAX_BYTES = 65_536;
 const MAX_DEPTH = 16;
+/** Copies of their grammars. */
+const MAX_ADJOINING_TAGS = 4;
 const MAX_GRAMMAR_CHARACTERS = 400_000;
 
 export interface StructuralTag {
@@ -120,6 +122,7 @@ class TagWriter {
       stop_after_first: isSingle,
     };
     if (constraint.type === 'separatedTags') {
+      if (constraint.separator === '' && isRequired) return adjoining(rest.tags, isSingle ? 1 : MAX_ADJOINING_TAGS);
       return {
         type: 'tags_with_separator',
         separator: this.#literal(constraint.separator, `${path}.separator`),
@@ -134,6 +137,13 @@ class TagWriter {
     }
     return { type: 'triggered_tags', triggers, ...rest };
   }
+}
+
+/** One tag to `most`, without anything between them: xgrammar has no separated tags without a separator. */
+function adjoining(tags: readonly Format[], most: number): Format {
+  const one: Format = { type: 'or', elements: tags };
+  const lists = Array.from({ length: most }, (_, i) => Array.from({ length: i + 1 }, () => one));
+  return { type: 'or', elements: lists.map((elements) => ({ type: 'sequence', elements })) };
 }
 
 /** Whether the text may go on without end, so that nothing can follow. */
