@@ -80,7 +80,8 @@ const syntaxes: { readonly [F in ToolFormat]: CallSyntax } = {
       content: { type: 'jsonSchema', schema },
       end: '',
     }),
-    separator: '',
+    // Grammars take no empty separator.
+    separator: ' ',
   },
   pythonic: { trigger: '[', around: { begin: '[', end: ']' }, tag: pythonTag, separator: ', ' },
 };
