@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const target = resolve(process.argv[2] ?? join(root, 'sbom.cdx.json'));
-const args = ['sbom', '--sbom-format', 'cyclonedx', '--package-lock-only', '--omit', 'dev'];
+const args = ['sbom', '--sbom-format', 'cyclonedx', '--package-lock-only'];
 // npm is JavaScript; its path is in the environment of every npm script, so that no shell is needed on any system.
 const npm = process.env.npm_execpath;
 const run = npm === undefined ? ['npm', args] : [process.execPath, [npm, ...args]];
@@ -23,5 +23,16 @@ const { name, version } = JSON.parse(readFileSync(join(root, 'package.json'), 'u
 delete bom.serialNumber;
 delete bom.metadata.timestamp;
 Object.assign(bom.metadata.component, { name, version });
+// Not by npm's --omit dev: it also drops packages that development packages have as peers.
+const { packages } = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'));
+const installed = new Set(
+  Object.entries(packages)
+    .filter(([path, entry]) => path !== '' && entry.dev !== true)
+    .map(([path, entry]) => `${entry.name ?? path.slice(path.lastIndexOf('node_modules/') + 13)}@${entry.version}`),
+);
+bom.components = bom.components.filter((component) => installed.has(component['bom-ref']));
+bom.dependencies = bom.dependencies
+  .filter(({ ref }) => installed.has(ref) || ref === `${name}@${version}`)
+  .map(({ ref, dependsOn }) => ({ ref, dependsOn: dependsOn.filter((other) => installed.has(other)) }));
 writeFileSync(target, `${JSON.stringify(bom, null, 2)}\n`);
 console.log(`${target}: ${bom.components.length} packages of ${name} ${version}`);

@@ -1,5 +1,7 @@
 /** The manifest: exact versions, no install script that runs, entries that exist. The build comes before the tests. */
-import { existsSync, readFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { root } from './source-imports.ts';
@@ -47,5 +49,26 @@ test('the package imports itself by its public names', async () => {
     const specifier = join(manifest.name, entry).replaceAll('\\', '/');
     const module = await import(specifier);
     expect(Object.keys(module).length, specifier).toBeGreaterThan(0);
+  }
+});
+
+test('npm run sbom lists every package that is installed with this one, and gives the same bytes again', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'art-sbom-'));
+  try {
+    const [first, second] = ['a.json', 'b.json'].map((name) => {
+      const target = join(folder, name);
+      execFileSync(process.execPath, [join(root, 'scripts', 'sbom.mjs'), target]);
+      return readFileSync(target, 'utf8');
+    });
+    expect(second).toBe(first);
+    const { bomFormat, metadata, components } = JSON.parse(first ?? '');
+    expect({ bomFormat, name: metadata.component.name }).toEqual({ bomFormat: 'CycloneDX', name: manifest.name });
+    const shipped = Object.entries<{ dev?: boolean; version: string }>(lock.packages)
+      .filter(([path, { dev }]) => path !== '' && dev !== true)
+      .map(([path, { version }]) => `${path.slice(path.lastIndexOf('node_modules/') + 13)}@${version}`);
+    const listed = components.map((component: Record<string, string>) => component['bom-ref']);
+    expect([...listed].sort()).toEqual([...new Set(shipped)].sort());
+  } finally {
+    rmSync(folder, { recursive: true });
   }
 });
