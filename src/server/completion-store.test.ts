@@ -97,7 +97,21 @@ describe('on disk', () => {
     expect(store.get('c19', 0)?.tokenIds).toHaveLength(40);
     expect(warnings).toHaveLength(1);
     expect(warnings[0]).toContain('completions: are kept in memory alone until their log can be written again: ENOENT');
+    const call = {
+      rolloutId: 'r',
+      sampledAt: 0,
+      seed: 1,
+      promptKey: '',
+      messages: [],
+      reply: { role: 'assistant', content: '' },
+    } as const;
+    store.put(record('turn', 4), { readText: () => '', call });
+    const outcome = { reward: 1, metrics: {}, metadata: {}, group: null };
+    // A reward is not taken unless it is kept, and can be sent again.
+    await expect(store.rollouts.finish('r', outcome, false)).rejects.toThrow('ENOENT');
+    expect(store.rollouts.get('r')?.state).toBe('open');
     await rename(`${directory}.away`, directory);
+    expect((await store.rollouts.finish('r', outcome, false)).state).toBe('finished');
     store.put(record('later', 4));
     const again = await open({ maxLogBytes: 8000 });
     expect(again.get('later', 0)?.completionId).toBe('later');

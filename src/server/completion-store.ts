@@ -3,6 +3,7 @@
  * The newest turns are in memory; a run also keeps them in a log on disk, so that trajectories can be trained after a restart.
  */
 import { ConfigError, messageOf } from '../core/errors.ts';
+import { toStorageError } from '../formats/atomic-files.ts';
 import {
   formatCompletion,
   formatExpired,
@@ -52,7 +53,7 @@ export async function openCompletionStore(
     },
     (text, address) => store.recall(parseLine(text), address),
   );
-  store.attach(log);
+  store.attach(log, directory);
   return store;
 }
 
@@ -66,6 +67,7 @@ class Store implements CompletionStore {
   /** Where each turn of the log is; a segment's turns stand together. */
   readonly #addresses = new Map<string, LineAddress>();
   #log: LineLog | null = null;
+  #directory = '';
   #isLogFailing = false;
 
   constructor(options: CompletionStoreOptions, onWarning: (message: string) => void) {
@@ -79,7 +81,7 @@ class Store implements CompletionStore {
     this.rollouts = new RolloutBook(options.rollouts ?? {}, {
       read: ({ completionId, choiceIndex }) => this.#find(completionId, choiceIndex),
       keepOutcome: async (id, outcome) => {
-        this.#log?.append(formatOutcome(id, this.#storableOutcome(outcome)));
+        await this.#appendOrFail(formatOutcome(id, this.#storableOutcome(outcome)));
         await this.#log?.sync();
       },
       keepTrained: (ids, step) => this.#append(formatTrained(ids, step)),
@@ -109,8 +111,9 @@ class Store implements CompletionStore {
     this.#log = null;
   }
 
-  attach(log: LineLog): void {
+  attach(log: LineLog, directory: string): void {
     this.#log = log;
+    this.#directory = directory;
   }
 
   /** A line of an earlier process. */
@@ -158,6 +161,15 @@ class Store implements CompletionStore {
   /** Metadata is text; what was sampled is kept or not as a whole. */
   #storableOutcome(outcome: RolloutOutcome): RolloutOutcome {
     return { ...outcome, metadata: this.#policy.isTextStored ? this.#policy.redact(outcome.metadata) : {} };
+  }
+
+  /** For what must not be answered before it is kept. Throws StorageError. */
+  async #appendOrFail(text: string): Promise<void> {
+    try {
+      this.#log?.append(text);
+    } catch (error) {
+      throw await toStorageError(this.#directory, error);
+    }
   }
 
   /** A log that cannot be written must not stop the sampling: what is in memory can still be trained. It is said once. */
