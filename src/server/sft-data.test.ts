@@ -74,15 +74,26 @@ describe('conversations as training sequences', () => {
     expect(decode(all[0]!.tokenIds)).toBe(decode(last[0]!.tokenIds));
   });
 
-  test('a template that rewrites history makes a sequence of each turn, with its reasoning', () => {
+  test('reasoning is learned with its turn, and stays before the next one, as it does where a conversation is sampled', () => {
     const messages = [user('up'), assistant('down', { reasoning: 'hello' }), user('left'), assistant('right')];
     const sequences = encode(messages, { side: thinking });
-    expect(sequences.map(learned)).toEqual([
-      ['<think>\nhello\n</think>\n\ndown<|im_end|>'],
-      ['<think>\n\n</think>\n\nright<|im_end|>'],
-    ]);
-    // The second prompt has no trace of the reasoning.
-    expect(decode(sequences[1]!.tokenIds)).not.toContain('hello');
+    const [first, second] = ['<think>\nhello\n</think>\n\ndown<|im_end|>', '<think>\n\n</think>\n\nright<|im_end|>'];
+    expect(sequences.map(learned)).toEqual([[first, second]]);
+    // Alone, the last turn stands behind what the template leaves of the turns before.
+    const [last] = encode(messages, { side: thinking, trainOn: 'last' });
+    expect(learned(last!)).toEqual([second]);
+    expect(decode(last!.tokenIds)).not.toContain('hello');
+  });
+
+  test('where a turn cannot be continued, each has a sequence of its own', () => {
+    const source =
+      "{% for m in messages %}{{ m.role + ':' + m.content }}<|im_end|>" +
+      "{% if m.role == 'assistant' %}{{ m.content | length }}{% endif %}{% endfor %}" +
+      '{% if add_generation_prompt %}assistant:{% endif %}';
+    const template = createChatTemplate({ ...model.tokenizer.config, chat_template: source }, '<|im_end|>');
+    const messages = [user('up'), assistant('down'), user('left'), assistant('right')];
+    const sequences = encode(messages, { side: { tokenizer: model.tokenizer, template } });
+    expect(sequences.map(learned)).toEqual([['down<|im_end|>'], ['right<|im_end|>']]);
   });
 
   test('calls of tools are learned in the form that the template writes, results are not', () => {

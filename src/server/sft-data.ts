@@ -1,8 +1,8 @@
 /**
  * From conversations to training sequences: the ids that sampling would see and give. Layer 5.
  * A prompt is rendered and encoded up to the assistant's turn; the reply is what the template writes after it, up to the token that ends
- * the turn, which is learned too. Turns whose prompt repeats all before them share a sequence; a template that rewrites history (one that
- * drops old reasoning) makes a sequence of each.
+ * the turn, which is learned too. A later turn continues the sequence as it continues a sampled conversation, reasoning kept; where the
+ * template does not let it, it has a sequence of its own.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
 import type { SftConfig } from '../core/sft-config.ts';
