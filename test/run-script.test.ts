@@ -95,5 +95,5 @@ test('the demo learns when its starter is killed', async () => {
 test('an unknown target is refused with what there is', async () => {
   const run = start(['deploy']);
   expect(await run.exitCode).toBe(2);
-  expect(run.output()).toContain('run.mjs demo|bench|build|test [arguments…]; got deploy');
+  expect(run.output()).toMatch(/run\.mjs demo\|bench\|.*\|test \[arguments…\]; got deploy/);
 });

@@ -47,7 +47,7 @@ const oddContentTypes = [
 ];
 
 /** Where nobody may read what another request said. */
-const privatePath = /^\/(v1|rollouts\/[^/]+\/v1)\/(chat\/completions|completions|responses|messages)/;
+const privatePath = /^\/(v1|rollouts\/[^/]+\/v1)\/(chat\/completions|completions|responses|messages)$/;
 
 export function planAttempt(seed: number, index: number, routes: readonly Route[], baseModel: string): Attempt {
   const rng = createRng(seed, 'attempt', index);

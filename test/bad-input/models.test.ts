@@ -217,7 +217,7 @@ describe('a run of another base model is refused', () => {
     const answer = await register('copy', join(root, 'wide'));
     expect(answer.status).toBe(400);
     expect(errorOf(answer).message).toMatch(/^model copy: base_model must stay what it was registered with, .*SHA-256/);
-    expect((await readdir(join(runs(), 'copy'))).sort()).toEqual(['checkpoints', 'model.json']);
+    expect((await readdir(join(runs(), 'copy'))).sort()).toEqual(['checkpoints', 'completions', 'model.json']);
   });
 
   test('by its checkpoint, where nothing says what it was registered with', async () => {
