@@ -197,3 +197,32 @@ test('a long history is read page by page', async () => {
   });
   expect(await (await listen(app)).history('agent')).toEqual({ rows, next_offset: null });
 });
+
+test("the caller's signal ends the wait before the next try of what is tried again", async () => {
+  let calls = 0;
+  const app = new Hono().all('*', (c) => {
+    calls++;
+    return c.text('starting', 503);
+  });
+  const client = await listen(app);
+  const register = { name: 'agent', project: 'demo', base_model: 'x', lora: { rank: 1, alpha: 1 }, seed: 0 };
+  const waits = [
+    (signal: AbortSignal): Promise<unknown> => client.model('agent', { signal }),
+    (signal: AbortSignal): Promise<unknown> => client.history('agent', { signal }),
+    (signal: AbortSignal): Promise<unknown> => client.register(register, { signal }),
+  ];
+  for (const wait of waits) {
+    calls = 0;
+    const controller = new AbortController();
+    const call = wait(controller.signal).catch((reason: unknown) => reason);
+    await expect.poll(() => calls, { timeout: 5_000, interval: 5 }).toBe(2); // the second pause is a whole second
+    const abortedAt = performance.now();
+    controller.abort();
+    expect(await call).toMatchObject({
+      name: 'AbortedError',
+      message: expect.stringMatching(/: aborted by the caller$/),
+    });
+    expect(performance.now() - abortedAt).toBeLessThan(500);
+    expect(calls).toBe(2);
+  }
+});

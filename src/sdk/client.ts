@@ -7,6 +7,7 @@ import { randomUUID } from 'node:crypto';
 import { EventSourceParserStream } from 'eventsource-parser/stream';
 import { z } from 'zod';
 import { AbortedError, ApiError } from '../core/errors.ts';
+import { pause } from '../core/wait.ts';
 import { errorBody } from '../wire/errors.ts';
 import {
   type HistoryResponse,
@@ -131,12 +132,12 @@ export function createTrainingClient(options: TrainingClientOptions): TrainingCl
         signal,
       };
       return waitForRegistration(what, registerTimeoutMs, () =>
-        retryIdempotent(() => fetchJson(call, z.union([registrationPending, modelInfo])), signal),
+        retryIdempotent(call, () => fetchJson(call, z.union([registrationPending, modelInfo]))),
       );
     },
     model: (name, { signal } = {}) => {
       const call: Call = { what: `state of model ${name}`, method: 'GET', path: modelPath(name), timeoutMs, signal };
-      return retryIdempotent(() => fetchJson(call, modelInfo), signal);
+      return retryIdempotent(call, () => fetchJson(call, modelInfo));
     },
     train: async (name, request, { signal, onProgress } = {}) => {
       const body: TrainRequest = { idempotency_key: randomUUID(), ...request };
@@ -169,7 +170,7 @@ export function createTrainingClient(options: TrainingClientOptions): TrainingCl
       for (let offset: number | null = 0; offset !== null; ) {
         const path = `${modelPath(name)}/history${offset === 0 ? '' : `?offset=${offset}`}`;
         const call: Call = { what: `history of model ${name}`, method: 'GET', path, timeoutMs, signal };
-        const page: HistoryResponse = await retryIdempotent(() => fetchJson(call, historyResponse), signal);
+        const page: HistoryResponse = await retryIdempotent(call, () => fetchJson(call, historyResponse));
         rows.push(...page.rows);
         offset = page.next_offset;
       }
@@ -247,16 +248,18 @@ function isConnectionError(error: unknown): boolean {
   return error instanceof ApiError && error.details.isConnectionError === true;
 }
 
-async function retryIdempotent<T>(attempt: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+/** Throws AbortedError at once when the caller gives up, also between two tries. */
+async function retryIdempotent<T>({ what, signal }: Call, attempt: () => Promise<T>): Promise<T> {
   for (const delayMs of RETRY_DELAYS_MS) {
     try {
       return await attempt();
     } catch (error) {
       const isRetryable =
         isConnectionError(error) || (error instanceof ApiError && RETRYABLE_STATUSES.has(error.status));
-      if (!isRetryable || signal?.aborted) throw error;
+      if (!isRetryable) throw error;
+      await pause(delayMs, signal);
+      if (signal?.aborted) throw new AbortedError(`${what}: aborted by the caller`, { cause: error });
     }
-    await new Promise((resolve) => setTimeout(resolve, delayMs));
   }
   return attempt();
 }
