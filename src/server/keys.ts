@@ -52,6 +52,8 @@ export interface KeyStore {
   readonly isRequired: () => boolean;
   /** The entry of a key that is good; undefined for any other text. Takes the same time wherever the texts differ. */
   readonly find: (key: string) => StoredKey | undefined;
+  /** Whether the key of this entry is neither revoked nor expired. */
+  readonly isGood: (id: string) => boolean;
   /** Reads the file again if it changed; looks at most once a second. Never throws: a damaged file leaves the keys as they were. */
   readonly refresh: () => Promise<void>;
 }
@@ -136,6 +138,10 @@ export async function openKeys(root: string, onWarning: (message: string) => voi
   return {
     isRequired: () => isRequired,
     find: (key) => findKey(keys, key, Date.now()),
+    isGood: (id) => {
+      const entry = keys.get(id);
+      return entry !== undefined && isGood(entry, Date.now());
+    },
     refresh: async () => {
       if (refreshing === null && performance.now() - checkedAt >= refreshMs) {
         refreshing = read().finally(() => {

@@ -8,7 +8,7 @@ import type { Hono } from 'hono';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createApp } from './app.ts';
 import { callerOf, type Scope } from './caller.ts';
-import { createKey, openKeys } from './keys.ts';
+import { createKey, openKeys, revokeKey } from './keys.ts';
 import { startServer } from './listen.ts';
 import { readJson } from './read-json.ts';
 import { createSecurity, type SecurityOptions } from './security.ts';
@@ -25,6 +25,8 @@ function createTestApp(options: SecurityOptions): { readonly app: Hono; readonly
   const registerRoutes = (routes: Hono): void => {
     for (const path of [...paths, '/else']) routes.all(path, (c) => c.json(callerOf(c)));
     routes.post('/v1/read', async (c) => c.json(await readJson(c, 1_000)));
+    const begun = new TextEncoder().encode('begun');
+    routes.get('/v1/endless', (c) => c.body(new ReadableStream({ start: (stream) => stream.enqueue(begun) })));
     routes.get('/v1/wait', async (c) => {
       await new Promise((resolve) => setTimeout(resolve, 300));
       return c.json({});
@@ -192,6 +194,38 @@ describe('over a port', () => {
       for (const answer of answers) await answer.arrayBuffer();
       expect((await wait()).status).toBe(200);
     } finally {
+      await server.close();
+    }
+  });
+
+  test.each(['revoked', 'expired'])('an answer that is open when its key is %s ends; others go on', async (how) => {
+    const expiresAt = new Date(Date.now() + 1_500);
+    const init = { name: how, scopes: ['infer'] as const, ...(how === 'expired' && { expiresAt }) };
+    const { key, stored } = await createKey(root, init);
+    const server = await startServer(createTestApp({ keys: await openKeys(root, () => {}) }).app);
+    const stop = new AbortController();
+    const follow = async (apiKey: string): Promise<ReadableStreamDefaultReader<Uint8Array>> => {
+      const headers = { 'x-api-key': apiKey };
+      const { status, body } = await fetch(`${server.url}/v1/endless`, { headers, signal: stop.signal });
+      expect(status).toBe(200);
+      const reader = body!.getReader();
+      expect(new TextDecoder().decode((await reader.read()).value)).toBe('begun');
+      return reader;
+    };
+    try {
+      const [own, other] = await Promise.all([follow(key), follow(keys.infer)]);
+      if (how === 'revoked') await revokeKey(root, stored.id);
+      let hasOtherEnded = false;
+      void other.read().then(
+        () => undefined,
+        () => {
+          hasOtherEnded = true;
+        },
+      );
+      await expect(own.read()).rejects.toThrow('terminated');
+      expect(hasOtherEnded).toBe(false);
+    } finally {
+      stop.abort();
       await server.close();
     }
   });

@@ -11,6 +11,7 @@ import { bindSecurity, type Caller, hasScope, localCaller, requestIdOf } from '.
 import { type Confirmations, createConfirmations } from './confirmation.ts';
 import { createHttpGuard, type HttpGuard, type HttpGuardOptions } from './http-guard.ts';
 import { createKeyLimits, type KeyLimits } from './key-limits.ts';
+import { createKeyWatch } from './key-watch.ts';
 import { type KeyStore, openKeys, type StoredKey } from './keys.ts';
 import { scopeOf } from './route-scopes.ts';
 import { createStoragePolicy, type StorageOptions } from './storage-policy.ts';
@@ -65,6 +66,7 @@ export async function openSecurity(
 /** Runs before every route: checks the request, binds who sent it, holds its place among the key's requests. */
 export function guardApp(app: Hono, security: Security): void {
   const { audit, confirmations, guard, keys, limits, modelRoots } = security;
+  const keyWatch = keys === null ? null : createKeyWatch(keys);
   app.use('*', async (c, next) => {
     const requestId = requestIdOf(c);
     c.header('x-request-id', requestId);
@@ -78,6 +80,7 @@ export function guardApp(app: Hono, security: Security): void {
     const leave = limits.enter(key);
     const outgoing = (c.env as { readonly outgoing?: ServerResponse } | undefined)?.outgoing;
     outgoing?.once('close', leave);
+    if (outgoing !== undefined) keyWatch?.watch(key.id, outgoing);
     try {
       await next();
     } finally {
