@@ -53,7 +53,12 @@ const longestBackoffMs = 10_000;
  */
 export async function superviseEngine(options: SupervisionOptions): Promise<SupervisedEngine> {
   const supervisor = new Supervisor(options);
-  await supervisor.open();
+  try {
+    await supervisor.open();
+  } catch (error) {
+    await supervisor.close();
+    throw error;
+  }
   const session = (): Promise<Engine> => supervisor.session();
   return {
     specificationVersion: 1,
@@ -86,9 +91,12 @@ class Supervisor {
 
   constructor(options: SupervisionOptions) {
     this.#options = options;
-    options.signal?.addEventListener('abort', () => this.#closing.abort(), { once: true });
+    options.signal?.addEventListener('abort', this.#onAbort, { once: true });
     if (options.signal?.aborted) this.#closing.abort();
   }
+
+  /** Removed with the engine: the signal may outlive many. */
+  readonly #onAbort = (): void => this.#closing.abort();
 
   get state(): EngineState {
     if (this.current !== null) return 'running';
@@ -121,6 +129,7 @@ class Supervisor {
   }
 
   async close(): Promise<void> {
+    this.#options.signal?.removeEventListener('abort', this.#onAbort);
     this.#closing.abort();
     this.current = null;
     await this.#started?.close();

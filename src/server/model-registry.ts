@@ -1,4 +1,5 @@
 /** The models that one server serves and trains, by name. Layer 5. Registering twice is the same as once. */
+import { setMaxListeners } from 'node:events';
 import { type ApiError, ConfigError, messageOf } from '../core/errors.ts';
 import type { RestartLimits } from '../engines/supervised-engine.ts';
 import type { DownloadProgress, HubOptions } from '../hub/options.ts';
@@ -93,6 +94,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
   });
   const entries = new Map<string, Entry>();
   const closing = new AbortController();
+  setMaxListeners(0, closing.signal); // one a model
   const openNew = (request: RegisterRequest): Entry => {
     let entry: Entry | undefined;
     const onProgress = (progress: DownloadProgress): void => {
