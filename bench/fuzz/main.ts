@@ -24,6 +24,7 @@ interface Tally {
   /** Undamaged requests whose answer, fully read, lacks their own words. */
   unanswered: number;
   slowestMs: number;
+  slowest: string;
   readonly statuses: Record<string, number>;
 }
 
@@ -54,7 +55,16 @@ function readOptions(args: readonly string[]): FuzzOptions {
 }
 
 async function fuzz(target: FuzzTarget, options: FuzzOptions): Promise<Tally> {
-  const tally: Tally = { requests: 0, status5xx: 0, hangs: 0, crossed: 0, unanswered: 0, slowestMs: 0, statuses: {} };
+  const tally: Tally = {
+    requests: 0,
+    status5xx: 0,
+    hangs: 0,
+    crossed: 0,
+    unanswered: 0,
+    slowestMs: 0,
+    slowest: '',
+    statuses: {},
+  };
   const routes = routesOf(target);
   const agent = new Agent({ keepAlive: true, maxSockets: options.concurrency });
   let next = 0;
@@ -87,7 +97,10 @@ function routesOf({ server }: FuzzTarget): Route[] {
 function count(tally: Tally, attempt: Attempt, { status, text, isHung, milliseconds }: Outcome): string | null {
   tally.requests += 1;
   tally.statuses[String(status)] = (tally.statuses[String(status)] ?? 0) + 1;
-  tally.slowestMs = Math.max(tally.slowestMs, milliseconds);
+  if (milliseconds > tally.slowestMs) {
+    tally.slowestMs = milliseconds;
+    tally.slowest = `${attempt.method} ${attempt.path.slice(0, 100)} (${attempt.behaviour}, ${attempt.body?.length ?? 0} bytes)`;
+  }
   if (isHung) {
     tally.hangs += 1;
     return 'no end';
@@ -104,8 +117,9 @@ function count(tally: Tally, attempt: Attempt, { status, text, isHung, milliseco
   }
   const isRead = attempt.behaviour === 'whole' || attempt.behaviour.startsWith('slow');
   // Streams give a marker in pieces, so there only its absence from all the text would be one.
-  if (!attempt.isValid || !isRead || status === 429 || text.startsWith('data:') || text.startsWith('event:'))
-    return null;
+  // Full queues and ended rollouts are good reasons to refuse.
+  const isRefused = status === 429 || status === 409;
+  if (!attempt.isValid || !isRead || isRefused || text.startsWith('data:') || text.startsWith('event:')) return null;
   if (status === 200 && markers.length > 0) return null;
   tally.unanswered += 1;
   return 'an undamaged request without its answer';
@@ -126,7 +140,11 @@ async function main(): Promise<void> {
   const running = await target.runningSequences();
   const isAlive = health.ok && running === 0;
   if (!isAlive) console.error(`after the run: health ${health.status}, ${running} sequences still running`);
-  if (!options.isJson) console.log(`${tally.requests} requests in ${seconds.toFixed(1)} s, by status:`, tally.statuses);
+  if (!options.isJson)
+    console.log(
+      `${tally.requests} requests in ${seconds.toFixed(1)} s; the slowest was ${tally.slowest}; by status:`,
+      tally.statuses,
+    );
   const { requests, status5xx, hangs, crossed, unanswered, slowestMs } = tally;
   const { seed } = options;
   console.log(
