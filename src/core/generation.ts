@@ -53,6 +53,8 @@ export interface GenerationRequest {
   readonly prompt: GenerationPrompt;
   /** Which calls belong together, if the client said so. */
   readonly rolloutId: string | null;
+  /** Id of the API key it came with; null = the local user. Conversations of different keys know nothing of each other. */
+  readonly keyId: string | null;
   readonly n: number;
   readonly sampling: SamplingSettings;
   /** null = the server draws one. */

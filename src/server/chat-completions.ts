@@ -19,7 +19,7 @@ import {
   linkAborter,
   type ReplyMessage,
 } from './generation.ts';
-import { rolloutIdOf, stepHeaders } from './generation-headers.ts';
+import { sourceOf, stepHeaders } from './generation-headers.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { readJson } from './read-json.ts';
 import { streamResponse } from './stream-response.ts';
@@ -29,7 +29,7 @@ const maxBodyBytes = 10 * 1024 * 1024;
 /** The header and the `rolloutId` of the path say the same: which calls belong to one rollout. */
 export async function handleChatCompletion(c: Context, lookup: ModelLookup): Promise<Response> {
   const chat = parseChatRequest(await readJson(c, maxBodyBytes));
-  const request = { ...chat.generation, id: `chatcmpl-${randomUUID()}`, rolloutId: rolloutIdOf(c) };
+  const request = { ...chat.generation, id: `chatcmpl-${randomUUID()}`, ...sourceOf(c) };
   if (chat.isStreaming) return await answerStream(c, lookup, request, chat);
   return answerWhole(c, await collectGeneration(lookup, request, c.req.raw.signal), chat);
 }

@@ -13,7 +13,7 @@ import { wireUsage } from '../wire/openai-response.ts';
 import { sseData, sseDone } from '../wire/sse.ts';
 import { PromptWriter, wholeChoices } from './completions-writer.ts';
 import { collectGeneration, type GenerationStart, generate, linkAborter } from './generation.ts';
-import { rolloutIdOf, stepHeaders } from './generation-headers.ts';
+import { sourceOf, stepHeaders } from './generation-headers.ts';
 import { mergeEvents } from './merge-events.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { readJson } from './read-json.ts';
@@ -29,7 +29,7 @@ export function registerCompletionsRoute(app: Hono, base: string, lookup: ModelL
 async function handleCompletion(c: Context, lookup: ModelLookup): Promise<Response> {
   const request = parseCompletionRequest(await readJson(c, maxBodyBytes));
   const id = `cmpl-${randomUUID()}`;
-  const requests = toGenerationRequests(request, id, rolloutIdOf(c));
+  const requests = toGenerationRequests(request, id, sourceOf(c));
   const base: ResponseBase = {
     id,
     object: 'text_completion',
@@ -74,13 +74,13 @@ async function handleCompletion(c: Context, lookup: ModelLookup): Promise<Respon
 function toGenerationRequests(
   request: CompletionRequest,
   id: string,
-  rolloutId: string | null,
+  source: Pick<GenerationRequest, 'rolloutId' | 'keyId'>,
 ): readonly GenerationRequest[] {
   return request.prompts.map((prompt, index) => ({
     id: request.prompts.length === 1 ? id : `${id}-${index}`,
     model: request.model,
     prompt,
-    rolloutId,
+    ...source,
     n: request.n,
     sampling: request.sampling,
     seed: request.seed,

@@ -161,7 +161,7 @@ function ask(conversations: Conversations, messages: readonly Wire[], isWithTool
   const request = parseChatRequest({ model: 'm', messages, ...(isWithTools && { tools: wireTools }), ...extra });
   const { prompt } = request.generation;
   if (prompt.type !== 'chat') throw new Error(prompt.type);
-  return conversations.createPrompt({ ...prompt, rolloutId: null });
+  return conversations.createPrompt({ ...prompt, rolloutId: null, keyId: null });
 }
 
 function speak({ template: source, tokenizer: name, end, toolFormat, reply }: Family): Spoken {

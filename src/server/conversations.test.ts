@@ -20,6 +20,7 @@ function query(messages: readonly PlainMessage[], extra: Partial<PromptQuery> = 
     messages,
     completionIds: messages.map(() => null),
     rolloutId: null,
+    keyId: null,
     tools: [],
     templateVariables: {},
     ...extra,
@@ -119,6 +120,10 @@ test('a message that names its completion, or a rollout id, continues exactly th
   expect(conversations.createPrompt(query(history, { completionIds: [null, 'b', null] })).ids).toEqual(expected);
   expect(conversations.createPrompt(query(history, { rolloutId: 'b' })).ids).toEqual(expected);
   expect(conversations.createPrompt(query(history, { rolloutId: 'other' })).origin).toBe('rerendered');
+  for (const keyId of ['k1', 'k2']) {
+    const named = { keyId, rolloutId: 'b', completionIds: [null, 'b', null] };
+    expect(conversations.createPrompt(query(history, named)).origin).toBe('rerendered');
+  }
 });
 
 test('the turns that were not used for longest are dropped at the limit', () => {

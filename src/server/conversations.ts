@@ -33,6 +33,8 @@ export interface PromptQuery {
   /** Per message, the completion it says it is. */
   readonly completionIds: readonly (string | null)[];
   readonly rolloutId: string | null;
+  /** Whose key it is; null = the local user. */
+  readonly keyId: string | null;
   readonly tools: readonly ToolDefinition[];
   /** Further variables of the template. */
   readonly templateVariables: Readonly<Record<string, unknown>>;
@@ -205,9 +207,14 @@ function namesOf({ messages, completionIds }: PromptQuery, last: number): readon
   return [...completions.reverse(), ...calls.reverse()];
 }
 
-/** The history before the messages: whose rollout it is, and whatever else the template renders. */
+/**
+ * The history before the messages: whose it is, and whatever else the template renders. Sampled ids hold more than the text that a client
+ * must know to continue them (reasoning), so nobody continues those of another key.
+ */
 function startKey(query: PromptQuery): string {
-  const { rolloutId, tools, templateVariables } = query;
-  if (tools.length === 0 && Object.keys(templateVariables).length === 0) return rolloutId ?? '';
-  return hash('sha256', JSON.stringify([rolloutId, tools, templateVariables]), 'base64');
+  const { rolloutId, keyId, tools, templateVariables } = query;
+  const isPlain = keyId === null && tools.length === 0 && Object.keys(templateVariables).length === 0;
+  if (isPlain) return rolloutId ?? '';
+  const parts = [rolloutId, tools, templateVariables, ...(keyId === null ? [] : [keyId])];
+  return hash('sha256', JSON.stringify(parts), 'base64');
 }

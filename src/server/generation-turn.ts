@@ -67,10 +67,17 @@ function enterRollout({ model, state }: ModelChoice, rolloutId: string): void {
 /** Tokens of the prompt that such a request would have. Throws ApiError 404 if the model is not served. */
 export async function countPromptTokens(
   lookup: ModelLookup,
-  { model, prompt, rolloutId }: Pick<GenerationRequest, 'model' | 'rolloutId'> & { readonly prompt: ChatPrompt },
+  {
+    model,
+    prompt,
+    rolloutId,
+    keyId,
+  }: Pick<GenerationRequest, 'model' | 'rolloutId' | 'keyId'> & {
+    readonly prompt: ChatPrompt;
+  },
 ): Promise<number> {
   const { state } = await chooseModel(lookup, model);
-  return state.conversations.previewPrompt({ ...prompt, rolloutId }).ids.length;
+  return state.conversations.previewPrompt({ ...prompt, rolloutId, keyId }).ids.length;
 }
 
 function replyForms({ model: { template } }: ModelChoice, prompt: Prompt): ReplyForms {
@@ -103,10 +110,10 @@ function requireRoom({ model, state }: ModelChoice, n: number, maxInFlight: numb
   throw refuseBusy('too_many_requests', message, 1);
 }
 
-function createPrompt({ model, state }: ModelChoice, { prompt, rolloutId }: GenerationRequest): Prompt {
+function createPrompt({ model, state }: ModelChoice, { prompt, rolloutId, keyId }: GenerationRequest): Prompt {
   switch (prompt.type) {
     case 'chat':
-      return state.conversations.createPrompt({ ...prompt, rolloutId });
+      return state.conversations.createPrompt({ ...prompt, rolloutId, keyId });
     case 'tokens':
       return { ids: checkIds(prompt.ids, model.config.vocabSize, 'prompt'), origin: 'started', key: '', text: '' };
     case 'text':

@@ -5,7 +5,7 @@ import type { ChatPrompt, GenerationRequest } from '../core/generation.ts';
 import { type AnthropicPrompt, parseCountTokensRequest, parseMessagesRequest } from '../wire/anthropic.ts';
 import { toSampling } from '../wire/inference-fields.ts';
 import { collectGeneration, type GenerationStart, generate, linkAborter } from './generation.ts';
-import { rolloutIdOf, stepHeaders } from './generation-headers.ts';
+import { sourceOf, stepHeaders } from './generation-headers.ts';
 import { countPromptTokens } from './generation-turn.ts';
 import { createMessage, streamMessage } from './messages-writer.ts';
 import type { ModelLookup } from './model-lookup.ts';
@@ -19,7 +19,7 @@ export function registerMessagesRoutes(app: Hono, base: string, lookup: ModelLoo
   app.post(`${base}/messages`, (c) => handleMessage(c, lookup));
   app.post(`${base}/messages/count_tokens`, async (c) => {
     const prompt = parseCountTokensRequest(await readJson(c, maxBodyBytes));
-    const chat = { model: prompt.model, prompt: toChatPrompt(prompt), rolloutId: rolloutIdOf(c) };
+    const chat = { model: prompt.model, prompt: toChatPrompt(prompt), ...sourceOf(c) };
     return c.json({ input_tokens: await countPromptTokens(lookup, chat) });
   });
 }
@@ -35,7 +35,7 @@ async function handleMessage(c: Context, lookup: ModelLookup): Promise<Response>
     id: `msg_${randomUUID().replaceAll('-', '')}`,
     model: prompt.model,
     prompt: toChatPrompt(prompt),
-    rolloutId: rolloutIdOf(c),
+    ...sourceOf(c),
     n: 1,
     sampling: toSampling({ ...wire, stop: wire.stop_sequences }, wire.max_tokens),
     seed: wire.seed ?? null,

@@ -8,9 +8,8 @@ import { toSampling } from '../wire/inference-fields.ts';
 import type { KnownMessage } from '../wire/known-message.ts';
 import { parseResponsesRequest, type ResponsesRequest } from '../wire/responses.ts';
 import { type ResponseInputItem, responseIdOfItem, toMessages } from '../wire/responses-input.ts';
-import { callerOf } from './caller.ts';
 import { collectGeneration, type GenerationStart, generate, linkAborter } from './generation.ts';
-import { rolloutIdOf, stepHeaders } from './generation-headers.ts';
+import { sourceOf, stepHeaders } from './generation-headers.ts';
 import type { ModelLookup } from './model-lookup.ts';
 import { readJson } from './read-json.ts';
 import { createResponseStore, type OwnResponses, type ResponseStore } from './responses-store.ts';
@@ -34,7 +33,7 @@ export function registerResponsesRoutes(
 async function createResponse(c: Context, lookup: ModelLookup, store: ResponseStore): Promise<Response> {
   const request = parseResponsesRequest(await readJson(c, maxBodyBytes));
   const own = store.of(ownerOf(c));
-  const turn = createTurn(request, rolloutIdOf(c), own);
+  const turn = createTurn(request, sourceOf(c), own);
   if (request.isStreaming) return await answerStream(c, lookup, turn, own);
   const writer = await collect(c, lookup, turn);
   if (request.isStored) own.put(writer.stored());
@@ -53,7 +52,11 @@ async function collect(c: Context, lookup: ModelLookup, turn: ResponsesTurn): Pr
   return writer;
 }
 
-function createTurn(request: ResponsesRequest, rolloutId: string | null, own: OwnResponses): ResponsesTurn {
+function createTurn(
+  request: ResponsesRequest,
+  source: Pick<GenerationRequest, 'rolloutId' | 'keyId'>,
+  own: OwnResponses,
+): ResponsesTurn {
   const { wire } = request;
   const history = [
     ...previousMessages(wire.previous_response_id ?? null, own),
@@ -72,7 +75,7 @@ function createTurn(request: ResponsesRequest, rolloutId: string | null, own: Ow
       tools: request.tools,
       templateVariables: request.templateVariables,
     },
-    rolloutId,
+    ...source,
     n: 1,
     sampling: toSampling(wire, wire.max_output_tokens ?? null),
     seed: wire.seed ?? null,
@@ -153,8 +156,8 @@ function deleteResponse(c: Context, store: ResponseStore): Response {
 
 /** Whose responses a call may read: those of the same key and the same rollout. */
 function ownerOf(c: Context): string {
-  const caller = callerOf(c);
-  return `${caller.kind === 'key' ? caller.id : ''} ${rolloutIdOf(c) ?? ''}`;
+  const { keyId, rolloutId } = sourceOf(c);
+  return `${keyId ?? ''} ${rolloutId ?? ''}`;
 }
 
 function responseIdOf(c: Context): string {

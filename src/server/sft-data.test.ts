@@ -55,7 +55,7 @@ describe('conversations as training sequences', () => {
   test('the prompt is the one that a request would have, the reply ends with the end of the turn', () => {
     const [datum] = encode([{ role: 'system', content: 'down' }, user('left'), assistant('right')]);
     const asked = createConversations(model).createPrompt({
-      ...{ tools: [], templateVariables: {}, completionIds: [null, null], rolloutId: null },
+      ...{ tools: [], templateVariables: {}, completionIds: [null, null], rolloutId: null, keyId: null },
       messages: [{ role: 'system', content: 'down' }, user('left')],
     });
     const promptLength = datum!.actionMask.indexOf(1);

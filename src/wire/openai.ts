@@ -70,7 +70,7 @@ const otherFields: Readonly<Record<string, IsNeutral>> = {
 
 /** A chat request with its defaults filled in; the route adds what identifies it. */
 export interface ChatRequest {
-  readonly generation: Omit<GenerationRequest, 'id' | 'rolloutId'>;
+  readonly generation: Omit<GenerationRequest, 'id' | 'rolloutId' | 'keyId'>;
   readonly hasTokenIds: boolean;
   readonly isStreaming: boolean;
   readonly hasStreamUsage: boolean;
