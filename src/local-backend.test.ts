@@ -109,8 +109,10 @@ test('a refused training leaves the policy as it is and says what was wrong', as
   expect(await model.getStep()).toBe(0);
 });
 
-test('unknown options are refused by name', () => {
+test('unknown options are refused by name', async () => {
   expect(() => new LocalBackend({ pth: 'x' } as LocalBackendOptions)).toThrow(/known options are path.*; got pth$/);
+  const wrong = { root, createEngin: 1 } as ArtServerOptions;
+  await expect(createArtServer(wrong)).rejects.toThrow(/known options are .*; got createEngin$/);
 });
 
 test('after close nothing keeps the process alive', async () => {

@@ -41,6 +41,14 @@ export interface LocalBackendOptions {
   readonly logger?: NonNullable<ArtServerOptions['logger']>;
   /** Default: the logger, or console.warn. */
   readonly onWarning?: (message: string) => void;
+  /** How often an engine that dies is started again, and how long requests wait for it. */
+  readonly engineRestart?: NonNullable<ArtServerOptions['engineRestart']>;
+  /** How much of what was sampled is kept, in memory and on the disk. */
+  readonly completions?: NonNullable<ArtServerOptions['completions']>;
+  /** Choices of one model that may be sampled at once; more are refused with 429. Default 8,192. */
+  readonly maxInFlight?: number;
+  /** `train` calls of one model that may wait behind the running one; more are refused with 429. Default 8. */
+  readonly maxWaitingTrainCalls?: number;
   /** How long `close` lets samples in flight finish, milliseconds; default 0. */
   readonly drainMs?: number;
   /** Another engine in place of the embedded one. */
@@ -60,6 +68,10 @@ const OPTION_NAMES = [
   'redact',
   'logger',
   'onWarning',
+  'engineRestart',
+  'completions',
+  'maxInFlight',
+  'maxWaitingTrainCalls',
   'drainMs',
   'createEngine',
 ];

@@ -1,6 +1,7 @@
 /** Public entry `agent-reinforcement-trainer/server`: one process that samples, trains and keeps the runs. Layer 5. */
 import type { Hono } from 'hono';
 import type { Logger } from 'pino';
+import { refuseUnknownKeys } from '../core/options.ts';
 import { createApp } from './app.ts';
 import { type ListenOptions, startServer } from './listen.ts';
 import { registerRolloutRoutes } from './rollouts/rollout-routes.ts';
@@ -41,8 +42,34 @@ export interface ArtServer {
   readonly close: () => Promise<void>;
 }
 
-/** Starts a server that listens. Throws ConfigError if it cannot. */
+const optionNames: { readonly [K in keyof Required<ArtServerOptions>]: true } = {
+  allowedHosts: true,
+  allowedOrigins: true,
+  completions: true,
+  createEngine: true,
+  drainMs: true,
+  engineRestart: true,
+  engineTuning: true,
+  headersTimeoutMs: true,
+  host: true,
+  hub: true,
+  loadModelFiles: true,
+  logger: true,
+  maxInFlight: true,
+  maxWaitingTrainCalls: true,
+  modelRoots: true,
+  onWarning: true,
+  port: true,
+  probeTolerance: true,
+  redact: true,
+  requestTimeoutMs: true,
+  root: true,
+  store: true,
+};
+
+/** Starts a server that listens. Throws ConfigError if it cannot, and on an unknown option. */
 export async function createArtServer(options: ArtServerOptions): Promise<ArtServer> {
+  refuseUnknownKeys('createArtServer', options, Object.keys(optionNames));
   const { logger } = options;
   const onWarning = options.onWarning ?? (logger && ((message: string): void => logger.warn(message)));
   const warned = { ...options, ...(onWarning && { onWarning }) };
