@@ -18,6 +18,7 @@ import {
   type TrajectoryGroup,
   trajectoryGroup,
 } from './index.ts';
+import { type ArtServerOptions, createArtServer } from './server/index.ts';
 
 const engine = { trainThreads: 1, sampleThreads: 1, cacheTokens: 4096, maxRunningSequences: 16 };
 let root = '';
