@@ -87,9 +87,9 @@ export class Rules {
     return this.define(this.name(), body);
   }
 
-  /** A rule for this text, the same as for an equal text before. */
-  once(key: string, body: () => string): string {
-    const known = this.#known.get(key) ?? this.add(body());
+  /** A rule for this text, the same as for an equal text before; otherwise of the reserved name, if one is given. */
+  once(key: string, body: () => string, name?: string): string {
+    const known = this.#known.get(key) ?? this.define(name ?? this.name(), body());
     this.#known.set(key, known);
     return known;
   }

@@ -8,7 +8,7 @@
 import type { JsonSchema } from '../../core/constraint.ts';
 import { DataError } from '../../core/errors.ts';
 import { complement, literal, Rules, repeat } from './ebnf.ts';
-import { anyOfTexts, charClass, oneText } from './finite.ts';
+import { anyNumberOf, anyOfTexts, charClass, charOptions, oneText } from './finite.ts';
 import { checkKeywords, isDisjoint, resolvePointer, type SchemaObject, typesOf } from './json-schema-keywords.ts';
 import { anyInteger, anyNumber, type Bounds, numberRange } from './number-ranges.ts';
 import { jsonChar, regexToEbnf } from './regex.ts';
@@ -35,18 +35,17 @@ class SchemaWriter {
   readonly #references = new Map<string, string>();
   readonly #space: string;
   readonly #char: string;
-  readonly #plain: string;
+  /** The rest of a string of any length, from behind its first quote. */
+  readonly #rest: string;
   #any: string | null = null;
 
   constructor(document: JsonSchema, path: string) {
     this.#document = document;
     this.#path = path;
     this.#space = this.#rules.add('" "? | "\\n" [ \\t]{0,20}');
-    // Halves of surrogate pairs are left out, so that every escape is a character.
-    const hex = '[0-9a-fA-F]';
-    const unicode = `"u" ([0-9a-cA-CefEF] ${hex} | [dD] [0-7]) ${hex} ${hex}`;
-    this.#plain = charClass(this.#rules, plainRanges);
-    this.#char = this.#rules.add(`${this.#plain} | "\\\\" (["\\\\/bfnrt] | ${unicode})`);
+    const chars = [...charOptions(this.#rules, plainRanges), ...escapes];
+    this.#char = this.#rules.add(chars.join(' | '));
+    this.#rest = anyNumberOf(this.#rules, chars, '"\\""');
   }
 
   write(): string {
@@ -111,7 +110,9 @@ class SchemaWriter {
       const options = { match: 'whole', writeChar: jsonChar, path: `${path}.format` } as const;
       return `"\\"" ${regexToEbnf(this.#rules, stringFormats[format as string]!, options)} "\\""`;
     }
-    return `"\\"" ${repeat(this.#char, minLength as number, maxLength as number | null)} "\\""`;
+    const least = minLength as number;
+    if (maxLength !== null) return `"\\"" ${repeat(this.#char, least, maxLength as number)} "\\""`;
+    return `"\\"" ${least > 0 ? repeat(this.#char, least, least) : ''} ${this.#rest}`;
   }
 
   #array(schema: SchemaObject, place: Place): string {
@@ -210,7 +211,7 @@ class SchemaWriter {
       }
     }
     return names.length === 0
-      ? `"\\"" ${this.#char}* "\\""`
+      ? `"\\"" ${this.#rest}`
       : `"\\"" ${this.#rules.add(this.#not(names.map((name) => [...name])))} "\\""`;
   }
 
@@ -222,7 +223,7 @@ class SchemaWriter {
       this.#rules,
       complement([...controlChars, ...points.map((point) => [point, point] as const)]),
     );
-    const options = [`${others} ${this.#plain}*`];
+    const options = [`${others} ${anyNumberOf(this.#rules, charOptions(this.#rules, plainRanges))}`];
     if (!words.some((word) => word.length === 0)) options.push('""');
     for (const head of heads) {
       if (head === '"' || head === '\\' || head < ' ') continue; // Never written without an escape.
@@ -277,7 +278,7 @@ class SchemaWriter {
     if (this.#any !== null) return this.#any;
     const value = this.#rules.name();
     this.#any = value;
-    const text = this.#rules.add(`"\\"" ${this.#char}* "\\""`);
+    const text = this.#rules.add(`"\\"" ${this.#rest}`);
     const space = this.#space;
     const array = this.#rules.add(`"[" ${space} ("]" | ${value} ("," ${space} ${value})* ${space} "]")`);
     const member = this.#rules.add(`${text} ":" ${space} ${value}`);
@@ -293,6 +294,12 @@ const controlChars = [
 ] as const;
 /** Characters of a JSON string that stand for themselves. */
 const plainRanges = complement(controlChars);
+/** Halves of surrogate pairs are left out, so that every escape is a character. */
+const escapes = [
+  '"\\\\" ["\\\\/bfnrt]',
+  '"\\\\u" [0-9a-cA-CefEF] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F]',
+  '"\\\\u" [dD] [0-7] [0-9a-fA-F] [0-9a-fA-F]',
+];
 
 function typeName(value: unknown): string {
   if (value === null) return 'null';

@@ -3,11 +3,11 @@
  * Left out, and refused by name: look-around, back references, named groups, word borders, property escapes, and anchors but at the ends.
  */
 import { DataError } from '../../core/errors.ts';
-import { type CharRange, complement, intersect, LAST_CODE_POINT, type Rules, repeat } from './ebnf.ts';
-import { anyOfTexts, charClass, oneText } from './finite.ts';
+import { type CharRange, complement, intersect, LAST_CODE_POINT, literal, type Rules, repeat } from './ebnf.ts';
+import { anyNumberOf, charOptions } from './finite.ts';
 
-/** Writes one character out of ranges. */
-export type WriteChar = (rules: Rules, ranges: readonly CharRange[]) => string;
+/** Writes one character out of ranges, as alternatives; none if no text has it. */
+export type WriteChar = (rules: Rules, ranges: readonly CharRange[]) => string[];
 
 export interface RegexOptions {
   /** `whole`: the text is the match; `anywhere`: a match stands somewhere in the text, as in JSON schema. */
@@ -54,16 +54,13 @@ const classes: Readonly<Record<string, readonly CharRange[]>> = {
 const controls: Readonly<Record<string, number>> = { n: 0x0a, r: 0x0d, t: 0x09, f: 0x0c, v: 0x0b, 0: 0 };
 
 /** A character of text, not of a JSON string. */
-export const plainChar: WriteChar = charClass;
+export const plainChar: WriteChar = charOptions;
 
 /** A character inside a JSON string: as itself, or escaped where JSON asks for that. */
-export function jsonChar(rules: Rules, ranges: readonly CharRange[]): string {
+export function jsonChar(rules: Rules, ranges: readonly CharRange[]): string[] {
   const raw = intersect(ranges, complement(notPlain));
-  const escapes = jsonEscapes
-    .filter(([char]) => ranges.some(([first, last]) => first <= char && char <= last))
-    .map(([, letter]) => oneText(`\\${letter}`));
-  if (raw.length === 0) return escapes.length === 0 ? '' : anyOfTexts(rules, escapes);
-  return escapes.length === 0 ? charClass(rules, raw) : `(${charClass(rules, raw)} | ${anyOfTexts(rules, escapes)})`;
+  const escapes = jsonEscapes.filter(([char]) => ranges.some(([first, last]) => first <= char && char <= last));
+  return [...charOptions(rules, raw), ...escapes.map(([, letter]) => literal(`\\${letter}`))];
 }
 
 const notPlain: readonly CharRange[] = [
@@ -91,6 +88,8 @@ class RegexReader {
   readonly #pattern: string;
   readonly #options: RegexOptions;
   readonly #rules: Rules;
+  /** Alternatives of a character that a rule stands for. */
+  readonly #classOf = new Map<string, readonly string[]>();
   #at = 0;
   #depth = 0;
 
@@ -111,7 +110,7 @@ class RegexReader {
         throw new DataError(`${this.#options.path}: must be a regular expression, got ${this.#pattern}`, { cause });
       }
     }
-    const anything = `${this.#options.writeChar(this.#rules, every)}*`;
+    const anything = anyNumberOf(this.#rules, this.#options.writeChar(this.#rules, every));
     const isWhole = this.#options.match === 'whole';
     const branches: string[] = [];
     do {
@@ -147,11 +146,10 @@ class RegexReader {
   }
 
   #atom(): string {
-    const { writeChar } = this.#options;
     const char = this.#chars[this.#at++]!;
     if (char === '(') return this.#group();
     if (char === '[') return this.#write(this.#class());
-    if (char === '.') return writeChar(this.#rules, not(lineEnds));
+    if (char === '.') return this.#write(not(lineEnds));
     if (char === '\\') return this.#write(this.#escape());
     if (char === '^') throw this.#unsupported('^ inside the expression');
     const codePoint = char.codePointAt(0)!;
@@ -159,9 +157,12 @@ class RegexReader {
   }
 
   #write(ranges: readonly CharRange[]): string {
-    const text = ranges.length === 0 ? '' : this.#options.writeChar(this.#rules, ranges);
-    if (text === '') throw this.#unsupported('a class that no character of the text can be of');
-    return text;
+    const options = this.#options.writeChar(this.#rules, ranges);
+    if (options.length === 0) throw this.#unsupported('a class that no character of the text can be of');
+    const body = options.join(' | ');
+    const char = this.#rules.once(body, () => body);
+    this.#classOf.set(char, options);
+    return char;
   }
 
   #group(): string {
@@ -187,7 +188,9 @@ class RegexReader {
       if (Math.max(least, most ?? 0) > MAX_REPEAT) throw this.#unsupported(`more than ${MAX_REPEAT} repetitions`);
     }
     this.#take('?'); // Lazy or greedy is the same set of texts.
-    return repeat(atom, least, most);
+    const options = this.#classOf.get(atom);
+    if (most !== null || !options) return repeat(atom, least, most);
+    return `${repeat(atom, least, least)} ${anyNumberOf(this.#rules, options)}`;
   }
 
   #class(): readonly CharRange[] {
