@@ -1,5 +1,12 @@
 /** Texts, characters and rules in the EBNF that xgrammar reads. Layer 3. Source: xgrammar docs, "EBNF grammar". */
 
+import { DataError } from '../../core/errors.ts';
+
+/** The time of a compile rises with the third power of the optional parts of one rule. */
+const MAX_OPTIONAL = 200;
+/** As `repeat` and our own rules write them. */
+const optionalMark = /[?*]|\)\{0,/g;
+
 /** Code points, both ends included. */
 export type CharRange = readonly [first: number, last: number];
 
@@ -105,9 +112,15 @@ export class Rules {
     return `(${options.map((option) => this.add(`${option} ${end}`)).join(' | ')})`;
   }
 
-  /** The whole grammar. */
+  /** The whole grammar. Throws DataError if a rule would take too long to compile. */
   grammar(root: string): string {
-    return [`root ::= ${root}`, ...this.#lines].join('\n');
+    const lines = [`root ::= ${root}`, ...this.#lines];
+    for (const line of lines) {
+      const count = line.match(optionalMark)?.length ?? 0;
+      if (count <= MAX_OPTIONAL) continue;
+      throw new DataError(`constraint: must have at most ${MAX_OPTIONAL} optional parts in a row, got ${count}`);
+    }
+    return lines.join('\n');
   }
 }
 

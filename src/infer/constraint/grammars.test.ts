@@ -226,3 +226,47 @@ test.each<[string, TextConstraint, RegExp]>([
   await expect(grammars.match(constraint, stopIds)).rejects.toBeInstanceOf(DataError);
   expect((await draw({ type: 'literal', text: 'ok' }, 1)).text).toBe('ok');
 });
+
+test('what would take sampling from all others is refused: grammars of many parts, and those slow to follow', async () => {
+  const { tokenizer, grammars, stopIds } = load('smollm2');
+  const properties = Object.fromEntries(Array.from({ length: 2000 }, (_, i) => [`p${i}`, { type: 'integer' }]));
+  const startedAt = performance.now();
+  const large = grammars.match({ type: 'jsonSchema', schema: { type: 'object', properties } }, stopIds);
+  await expect(large).rejects.toThrow(
+    /^constraint: its grammar must have at most 1500 parts, got \d{4}; fewer properties/,
+  );
+  expect(performance.now() - startedAt).toBeLessThan(2_000); // compiled, it takes most of a minute
+  const optional = grammars.match({ type: 'regex', pattern: '[a-z]?'.repeat(1000) }, stopIds);
+  await expect(optional).rejects.toThrow('constraint: must have at most 200 optional parts in a row, got 1000');
+  // Each star may take the next letter, so after a few letters all of them may have taken all of them.
+  const slow = { type: 'regex', pattern: '(a|b|ab)*'.repeat(200) } as const;
+  const matcher = await grammars.match(slow, stopIds);
+  const id = tokenizer.tokenId('a')!;
+  const follow = async (): Promise<void> => {
+    for (let count = 0; count < 400; count++) await matcher.accept(id);
+  };
+  const rule = 'constraint: must take at most 30 ms for a token, got ';
+  await expect(follow()).rejects.toThrow(rule);
+  matcher.dispose();
+  await expect(grammars.match(slow, stopIds)).rejects.toThrow(rule);
+  expect((await grammars.match({ type: 'literal', text: 'a' }, stopIds)).isComplete).toBe(false);
+}, 60_000);
+
+test('compiles leave sampling half of the time', async () => {
+  const { grammars, stopIds } = load('smollm2');
+  const compile = (name: number): Promise<unknown> =>
+    grammars.match({ type: 'regex', pattern: `(w${name}|${'[a-z]?'.repeat(100)})` }, stopIds);
+  await compile(0); // with the library's own start
+  const startedAt = performance.now();
+  await compile(1);
+  const alone = performance.now() - startedAt;
+  let longest = 0;
+  let turnedAt = performance.now();
+  const timer = setInterval(() => {
+    longest = Math.max(longest, performance.now() - turnedAt);
+    turnedAt = performance.now();
+  });
+  await Promise.all([2, 3, 4, 5, 6, 7, 8, 9].map(compile));
+  clearInterval(timer);
+  expect(longest).toBeLessThan(4 * alone);
+});

@@ -1,10 +1,11 @@
 /**
  * Constraints compiled for a vocabulary, and what follows each sequence through its own. Layer 3.
- * A compile runs where sampling runs and blocks it, so compiled grammars are kept: the newest `KEPT_GRAMMARS` by content. Memory of
- * WebAssembly is freed by hand: a matcher's at the end of its sequence, a grammar's when it is neither kept nor followed.
+ * A compile runs where sampling runs and blocks it, so compiled grammars are kept, the newest `KEPT_GRAMMARS` by content, and after each
+ * compile sampling has as long for itself. A grammar that is slow to follow is given up, for all who use it. Memory of WebAssembly is freed by hand: a matcher's at the end of its sequence, a grammar's when it is neither kept nor followed.
  */
 import type { TextConstraint } from '../../core/constraint.ts';
 import { DataError, EngineError } from '../../core/errors.ts';
+import { pause } from '../../core/wait.ts';
 import type { Tokenizer } from '../../formats/tokenizer.ts';
 import type { TokenMask } from '../row-shaper.ts';
 import type { TokenMatcher } from '../token-matcher.ts';
@@ -13,12 +14,17 @@ import { type CompiledGrammar, GrammarLibrary, type Matcher, tokenBytes } from '
 import { type StructuralTag, toStructuralTag } from './structural-tag.ts';
 
 const KEPT_GRAMMARS = 64;
+/** A grammar may take this long in all, milliseconds, or this long for each token; a common one takes less than 1 ms for a token. */
+const SLOW_MS = 2_000;
+const SLOW_MS_PER_TOKEN = 30;
 
 interface Compiled {
   readonly library: GrammarLibrary;
   readonly grammar: CompiledGrammar;
   /** Tokens that the grammar may let through at all. */
   readonly usable: TokenMask;
+  /** What following it took, over all sequences. */
+  readonly followed: { milliseconds: number; tokens: number };
 }
 
 /** A constraint with its users: matchers, and the list of those kept. */
@@ -32,6 +38,8 @@ export class Grammars {
   readonly #vocabSize: number;
   readonly #kept = new Map<string, Entry>();
   #library: Promise<GrammarLibrary> | null = null;
+  /** Ends when the next compile may begin. */
+  #turn: Promise<void> = Promise.resolve();
   #ordinary: TokenMask | null = null;
 
   /** Ids from `vocabSize` on are never allowed. The library is loaded with the first constraint. */
@@ -46,6 +54,7 @@ export class Grammars {
     entry.users++;
     try {
       const compiled = await entry.compiled;
+      checkPace(compiled);
       const stops = stopTokenIds.filter((id) => id < this.#vocabSize);
       const matcher = await compiled.library.createMatcher(compiled.grammar);
       return await SequenceMatcher.start(matcher, compiled, stops, () => this.#release(entry));
@@ -75,14 +84,24 @@ export class Grammars {
 
   async #compile({ text, literals }: StructuralTag): Promise<Compiled> {
     this.#library ??= GrammarLibrary.load(this.#tokenizer, this.#vocabSize);
-    const library = await this.#library;
+    let endTurn = (): void => undefined;
+    const turn = this.#turn;
+    this.#turn = new Promise((resolve) => {
+      endTurn = resolve;
+    });
+    await turn;
+    const startedAt = performance.now();
     try {
-      return { library, grammar: await library.compile(text), usable: this.#usableTokens(literals) };
+      const library = await this.#library;
+      const grammar = await library.compile(text);
+      return { library, grammar, usable: this.#usableTokens(literals), followed: { milliseconds: 0, tokens: 0 } };
     } catch (cause) {
       this.#library = null; // The next constraint gets a new instance; sequences under way keep theirs.
       throw new DataError('constraint: must be one that the grammar library compiles, got one that it refuses', {
         cause,
       });
+    } finally {
+      void pause(performance.now() - startedAt).then(endTurn);
     }
   }
 
@@ -136,16 +155,22 @@ class SequenceMatcher implements TokenMatcher {
     onDispose: () => void,
   ): Promise<TokenMatcher> {
     const started = new SequenceMatcher(matcher, compiled, stops, onDispose);
-    await started.#look();
+    started.#look(await matcher.getNextTokenBitmask());
     return started;
   }
 
   async accept(tokenId: number): Promise<void> {
     if (!this.#matcher) throw new EngineError('constraint: must be followed before it is disposed');
+    const { followed } = this.#compiled;
+    const startedAt = performance.now();
     if (!this.#matcher.acceptToken(tokenId)) {
       throw new EngineError(`constraint: must allow what was sampled, got token ${tokenId}`);
     }
-    await this.#look();
+    const mask = await this.#matcher.getNextTokenBitmask();
+    followed.milliseconds += performance.now() - startedAt;
+    followed.tokens += 1;
+    checkPace(this.#compiled);
+    this.#look(mask);
   }
 
   dispose(): void {
@@ -155,8 +180,7 @@ class SequenceMatcher implements TokenMatcher {
     this.#onDispose();
   }
 
-  async #look(): Promise<void> {
-    const mask = await this.#matcher!.getNextTokenBitmask();
+  #look(mask: TokenMask): void {
     const { library, usable } = this.#compiled;
     const mayEnd = hasBit(mask, library.endId);
     for (const id of this.#stops) setBit(mask, id, false);
@@ -173,6 +197,15 @@ class SequenceMatcher implements TokenMatcher {
     this.mask = mask;
     this.isComplete = any === 0 && this.#stops.length === 0;
   }
+}
+
+/** Throws DataError if sampling waits too long for this grammar: expressions whose parts match the same text many ways are slow. */
+function checkPace({ followed: { milliseconds, tokens } }: Compiled): void {
+  if (milliseconds < SLOW_MS || milliseconds < SLOW_MS_PER_TOKEN * tokens) return;
+  const mean = Math.round(milliseconds / tokens);
+  throw new DataError(
+    `constraint: must take at most ${SLOW_MS_PER_TOKEN} ms for a token, got ${mean}; avoid parts that match the same text in many ways`,
+  );
 }
 
 function hasBit(mask: TokenMask, id: number): boolean {

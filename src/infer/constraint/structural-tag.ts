@@ -17,6 +17,8 @@ const MAX_DEPTH = 16;
 /** Copies of their grammars. */
 const MAX_ADJOINING_TAGS = 4;
 const MAX_GRAMMAR_CHARACTERS = 400_000;
+/** Rules and formats: the time of a compile rises with the square of their number. */
+const MAX_PARTS = 1_500;
 
 export interface StructuralTag {
   /** JSON text of the structural tag; equal constraints have equal ones. */
@@ -35,6 +37,12 @@ export function toStructuralTag(constraint: TextConstraint): StructuralTag {
   if (text.length > MAX_GRAMMAR_CHARACTERS) {
     throw new DataError(
       `constraint: its grammar must have at most ${MAX_GRAMMAR_CHARACTERS} characters, got ${text.length}`,
+    );
+  }
+  const parts = text.match(/ ::= |"type":/g)?.length ?? 0;
+  if (parts > MAX_PARTS) {
+    throw new DataError(
+      `constraint: its grammar must have at most ${MAX_PARTS} parts, got ${parts}; fewer properties, options or tools have fewer`,
     );
   }
   return { text, literals: writer.literals };
