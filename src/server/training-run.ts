@@ -16,6 +16,7 @@ import type { Who } from './caller.ts';
 import type { CheckpointStore, StoredCheckpoint } from './checkpoints.ts';
 import {
   cancelledError,
+  closingError,
   createJobBook,
   finishedJob,
   hashRequest,
@@ -27,7 +28,6 @@ import {
 } from './jobs.ts';
 import { createRows, type MetricFiles, type MetricRows } from './metric-files.ts';
 import type { LoadedPolicy, PolicyLoader } from './policy-loader.ts';
-import { closingError } from './run-errors.ts';
 import { createSerialQueue, type SerialQueue } from './serial-queue.ts';
 import type { ServedModel } from './served-model.ts';
 import { largestDifference, proveServed } from './served-proof.ts';

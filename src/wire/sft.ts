@@ -6,6 +6,8 @@ import * as z from 'zod';
 import { chatRoles, type PlainMessage, type ToolCall, type ToolDefinition } from '../core/chat.ts';
 import { decayNames } from '../core/schedule.ts';
 import { defaultSftConfig, type SftConfig } from '../core/sft-config.ts';
+import { adamOptions } from './training.ts';
+import { toAdamConfig } from './training-names.ts';
 
 const textPart = z.strictObject({ type: z.literal('text'), text: z.string() });
 
@@ -60,14 +62,7 @@ export const sftOptions = z.strictObject({
   warmup_ratio: z.number().min(0).max(1).optional(),
   checkpoint_every: z.int().min(1).nullable().optional(),
   max_grad_norm: z.number().min(0).optional(),
-  adam: z
-    .strictObject({
-      beta1: z.number().min(0).lt(1).optional(),
-      beta2: z.number().min(0).lt(1).optional(),
-      epsilon: z.number().positive().optional(),
-      weight_decay: z.number().min(0).optional(),
-    })
-    .optional(),
+  adam: adamOptions.optional(),
   seed: z.int().min(0).optional(),
   chat_template_kwargs: z.record(z.string(), z.unknown()).optional(),
 });
@@ -102,12 +97,7 @@ export function toSftConfig(options: z.infer<typeof sftOptions>): SftConfig {
     warmupRatio: options.warmup_ratio ?? base.warmupRatio,
     checkpointEvery: options.checkpoint_every ?? base.checkpointEvery,
     maxGradNorm: options.max_grad_norm ?? base.maxGradNorm,
-    adam: {
-      beta1: options.adam?.beta1 ?? base.adam.beta1,
-      beta2: options.adam?.beta2 ?? base.adam.beta2,
-      epsilon: options.adam?.epsilon ?? base.adam.epsilon,
-      weightDecay: options.adam?.weight_decay ?? base.adam.weightDecay,
-    },
+    adam: toAdamConfig(options.adam, base.adam),
     seed: options.seed ?? base.seed,
     templateVariables: options.chat_template_kwargs ?? base.templateVariables,
   };

@@ -2,7 +2,7 @@
  * Between the names of the training API (snake case) and those of `core/` and the SDK (camel case). Layer 0.
  * The only place that knows both; each function is one direction of one object.
  */
-import type { TrainConfig } from '../core/train-config.ts';
+import type { AdamOptions, TrainConfig } from '../core/train-config.ts';
 import type { ModelInfo, RegisterRequest, TrainResult, WireTrainOptions } from './training.ts';
 
 /** Keys in snake case, as the API writes them; undefined ones are left out. Not deep. */
@@ -26,6 +26,16 @@ export function toWireTrainOptions(options: object & { readonly adam?: object | 
   return { ...toSnakeCase(rest), ...(adam === undefined ? {} : { adam: toSnakeCase(adam) }) };
 }
 
+/** What the options of the optimizer leave out is that of `base`. */
+export function toAdamConfig(options: WireTrainOptions['adam'], base: AdamOptions): AdamOptions {
+  return {
+    beta1: options?.beta1 ?? base.beta1,
+    beta2: options?.beta2 ?? base.beta2,
+    epsilon: options?.epsilon ?? base.epsilon,
+    weightDecay: options?.weight_decay ?? base.weightDecay,
+  };
+}
+
 /** The configuration that the options of a request describe; what they leave out is that of `base`. */
 export function toTrainConfig(options: WireTrainOptions, base: TrainConfig): TrainConfig {
   return {
@@ -40,12 +50,7 @@ export function toTrainConfig(options: WireTrainOptions, base: TrainConfig): Tra
     gradientSteps: options.gradient_steps ?? base.gradientSteps,
     epochs: options.epochs ?? base.epochs,
     maxGradNorm: options.max_grad_norm ?? base.maxGradNorm,
-    adam: {
-      beta1: options.adam?.beta1 ?? base.adam.beta1,
-      beta2: options.adam?.beta2 ?? base.adam.beta2,
-      epsilon: options.adam?.epsilon ?? base.adam.epsilon,
-      weightDecay: options.adam?.weight_decay ?? base.adam.weightDecay,
-    },
+    adam: toAdamConfig(options.adam, base.adam),
     seed: options.seed ?? base.seed,
   };
 }

@@ -116,6 +116,14 @@ export const wireGroup = z.strictObject({
 });
 export type WireGroup = z.infer<typeof wireGroup>;
 
+/** The optimizer's part of the options of `train` and `sft`. */
+export const adamOptions = z.strictObject({
+  beta1: z.number().min(0).lt(1).optional(),
+  beta2: z.number().min(0).lt(1).optional(),
+  epsilon: z.number().positive().optional(),
+  weight_decay: z.number().min(0).optional(),
+});
+
 /** `TrainConfig` of `core/`, which has the meaning and the default of each. */
 export const trainOptions = z.strictObject({
   learning_rate: z.number().positive().optional(),
@@ -129,14 +137,7 @@ export const trainOptions = z.strictObject({
   gradient_steps: z.int().min(1).max(1024).optional(),
   epochs: z.int().min(1).max(100).optional(),
   max_grad_norm: z.number().min(0).optional(),
-  adam: z
-    .strictObject({
-      beta1: z.number().min(0).lt(1).optional(),
-      beta2: z.number().min(0).lt(1).optional(),
-      epsilon: z.number().positive().optional(),
-      weight_decay: z.number().min(0).optional(),
-    })
-    .optional(),
+  adam: adamOptions.optional(),
   seed: z.int().min(0).optional(),
 });
 export type WireTrainOptions = z.infer<typeof trainOptions>;

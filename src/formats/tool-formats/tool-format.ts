@@ -2,7 +2,6 @@
  * The forms in which policies call tools, by model family. Layer 1. A row each; `choose-format.ts` says which one a chat template means.
  * Source: the chat templates of the families, and vLLM's parsers of the same names.
  */
-import { randomInt } from 'node:crypto';
 import type { ReasoningFormat } from '../reasoning-format.ts';
 import type { CallReader, ReaderOptions } from './call-reader.ts';
 import { type JsonCallSyntax, JsonCalls } from './json-calls.ts';
@@ -82,16 +81,4 @@ export function markIds(
     ...(reasoning === null ? [] : [reasoning.begin, reasoning.end]),
   ];
   return new Set(marks.map(tokenId).filter((id) => id !== null));
-}
-
-/** A new id for a call that has none. Mistral's templates take nine letters and digits alone. */
-export function createToolCallId(format: ToolFormat | null): string {
-  const isShort = format === 'mistral' || format === 'mistral_args';
-  return isShort ? randomText(9) : `call_${randomText(24)}`;
-}
-
-const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
-
-function randomText(length: number): string {
-  return Array.from({ length }, () => letters[randomInt(letters.length)]).join('');
 }
