@@ -1,11 +1,10 @@
 /**
  * xgrammar in this process: one WebAssembly instance with the vocabulary of a tokenizer. Layer 3.
- * A package's own file is read as CommonJS: it is published as an ES module, but written so that only CommonJS can load it. Nothing is
- * fetched: the binary is part of the file. Source: mlc-ai/xgrammar, web/src/xgrammar.ts.
+ * The package's own file is read as CommonJS: it is published as an ES module, but written so that only CommonJS can load it. By
+ * `Function`, since node:vm warns of an experiment where the code imports, as this does. Nothing is fetched: the binary is part of the file. Source: mlc-ai/xgrammar, web/src/xgrammar.ts.
  */
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
-import { compileFunction, constants } from 'node:vm';
 import type * as XGrammar from '@mlc-ai/web-xgrammar';
 import { EngineError } from '../../core/errors.ts';
 import type { Tokenizer } from '../../formats/tokenizer.ts';
@@ -20,10 +19,17 @@ export class GrammarLibrary {
   readonly endId: number;
   readonly #module: typeof XGrammar;
   readonly #compiler: XGrammar.GrammarCompiler;
+  readonly #info: XGrammar.TokenizerInfo;
 
-  private constructor(module: typeof XGrammar, compiler: XGrammar.GrammarCompiler, endId: number) {
+  private constructor(
+    module: typeof XGrammar,
+    compiler: XGrammar.GrammarCompiler,
+    info: XGrammar.TokenizerInfo,
+    endId: number,
+  ) {
     this.#module = module;
     this.#compiler = compiler;
+    this.#info = info;
     this.endId = endId;
   }
 
@@ -36,12 +42,14 @@ export class GrammarLibrary {
       vocabSize,
     ]);
     const compiler = await module.GrammarCompiler.createGrammarCompiler(info, false);
-    info.dispose();
-    return new GrammarLibrary(module, compiler, vocabSize);
+    return new GrammarLibrary(module, compiler, info, vocabSize);
   }
 
-  compile(structuralTag: string): Promise<CompiledGrammar> {
-    return this.#compiler.compileStructuralTag(structuralTag);
+  async compile(structuralTag: string): Promise<CompiledGrammar> {
+    const grammar = await this.#compiler.compileStructuralTag(structuralTag);
+    // A matcher asks for it, and its own answer would be memory of WebAssembly that nobody frees.
+    grammar.tokenizerInfo = () => this.#info;
+    return grammar;
   }
 
   createMatcher(grammar: CompiledGrammar): Promise<Matcher> {
@@ -69,10 +77,7 @@ async function loadModule(): Promise<typeof XGrammar> {
   const require = createRequire(import.meta.url);
   const path = require.resolve('@mlc-ai/web-xgrammar');
   const module: { exports: Partial<typeof XGrammar> } = { exports: {} };
-  const run = compileFunction(await readFile(path, 'utf8'), ['exports', 'module', 'require', '__filename'], {
-    filename: path,
-    importModuleDynamically: constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
-  });
+  const run = new Function('exports', 'module', 'require', '__filename', await readFile(path, 'utf8'));
   run(module.exports, module, createRequire(path), path);
   const loaded = module.exports;
   if (!loaded.GrammarCompiler)
