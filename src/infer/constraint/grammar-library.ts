@@ -1,10 +1,11 @@
 /**
  * xgrammar in this process: one WebAssembly instance with the vocabulary of a tokenizer. Layer 3.
- * The package's own file is read as CommonJS: it is published as an ES module, but written so that only CommonJS can load it. By
- * `Function`, since node:vm warns of an experiment where the code imports, as this does. Nothing is fetched: the binary is part of the file. Source: mlc-ai/xgrammar, web/src/xgrammar.ts.
+ * The package's own file is read as CommonJS: it is published as an ES module, but written so that only CommonJS can load it. Nothing
+ * is fetched: the binary is part of the file. Source: mlc-ai/xgrammar, web/src/xgrammar.ts.
  */
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
+import { compileFunction } from 'node:vm';
 import type * as XGrammar from '@mlc-ai/web-xgrammar';
 import { EngineError } from '../../core/errors.ts';
 import type { Tokenizer } from '../../formats/tokenizer.ts';
@@ -77,7 +78,9 @@ async function loadModule(): Promise<typeof XGrammar> {
   const require = createRequire(import.meta.url);
   const path = require.resolve('@mlc-ai/web-xgrammar');
   const module: { exports: Partial<typeof XGrammar> } = { exports: {} };
-  const run = new Function('exports', 'module', 'require', '__filename', await readFile(path, 'utf8'));
+  // Its one import() is of a module that `require` has too; node:vm would need an experimental option for it, and warn.
+  const text = (await readFile(path, 'utf8')).replace("import('module')", "require('module')");
+  const run = compileFunction(text, ['exports', 'module', 'require', '__filename'], { filename: path });
   run(module.exports, module, createRequire(path), path);
   const loaded = module.exports;
   if (!loaded.GrammarCompiler)
