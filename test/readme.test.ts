@@ -1,20 +1,12 @@
 /** The pages say what is so: commands, links, files and code. */
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import ts from 'typescript';
 import { describe, expect, test } from 'vitest';
 import { root } from './source-imports.ts';
 
-const pages = [
-  'README.md',
-  'CONTRIBUTING.md',
-  'CHANGELOG.md',
-  'docs/architecture.md',
-  'docs/export.md',
-  'docs/models.md',
-  'docs/reliability.md',
-  'docs/rollouts.md',
-];
+const docs = readdirSync(join(root, 'docs')).filter((name) => name.endsWith('.md'));
+const pages = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', ...docs.map((name) => `docs/${name}`)];
 const read = (path: string): string => readFileSync(join(root, path), 'utf8');
 const countLines = (path: string): number => read(path).split('\n').length - 1;
 
