@@ -1,4 +1,4 @@
-import { appendFile, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { appendFile, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -35,6 +35,28 @@ test('a line says who, what, when, before, after and which request', async () =>
     prev: '0'.repeat(64),
   });
   if (process.platform !== 'win32') expect((await stat(auditPath(root))).mode & 0o777).toBe(0o600);
+});
+
+test('a line that could not be written is written before the next one, with its own time', async () => {
+  let time = 0;
+  const log = createAuditLog(root, undefined, () => new Date(time++));
+  await log.append(by, { what: 'x', target: 'first' }, 'r1');
+  const content = await readFile(auditPath(root));
+  await rm(auditPath(root));
+  await mkdir(auditPath(root)); // nothing can be appended to it
+  const refused = ['second', 'third'].map((target) => log.append(by, { what: 'x', target }, 'r1'));
+  expect((await Promise.allSettled(refused)).map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+  await rm(auditPath(root), { recursive: true });
+  await writeFile(auditPath(root), content);
+  await log.append(by, { what: 'x', target: 'fourth' }, 'r1');
+  const lines = (await read()).map((line) => JSON.parse(line) as { target: string; at: string });
+  expect(lines.map(({ target, at }) => [target, Date.parse(at)])).toEqual([
+    ['first', 0],
+    ['second', 1],
+    ['third', 2],
+    ['fourth', 3],
+  ]);
+  expect(await verifyAudit(root)).toMatchObject({ lines: 4 });
 });
 
 test('writers at the same time, as of two servers, make one chain', async () => {

@@ -25,7 +25,10 @@ export interface Change {
 }
 
 export interface AuditLog {
-  /** Resolves when the line is on the disk. `requestId` is null for commands. */
+  /**
+   * Resolves when the line is on the disk. `requestId` is null for commands. A line that could not be written, because the disk is full,
+   * is written before the next one: the change was made.
+   */
   readonly append: (who: Who, change: Change, requestId: string | null) => Promise<void>;
 }
 
@@ -49,6 +52,8 @@ export interface AuditState {
 
 const noHash = '0'.repeat(64);
 const empty: AuditState = { lines: 0, lastHash: noHash };
+/** Lines that wait for room on the disk; those beyond are lost. */
+const maxPending = 10_000;
 /** A longer change is cut down to its hash: the log stays readable line by line. */
 const maxLineBytes = 64 * 1024;
 
@@ -63,24 +68,36 @@ export function createAuditLog(
   now: () => Date = () => new Date(),
 ): AuditLog {
   const path = auditPath(root);
+  let pending: readonly LineWriter[] = [];
   return {
-    append: (who, change, requestId) =>
-      withFileLock(path, async () => {
-        const { what, target, before = null, after = null } = change;
-        await appendLine(path, ({ lines, lastHash }) => {
-          const head = { seq: lines + 1, at: now().toISOString(), who, what, target: redact(target) };
-          const tail = { request_id: requestId, prev: lastHash };
-          const line = JSON.stringify({ ...head, before: redact(before), after: redact(after), ...tail });
-          if (Buffer.byteLength(line) <= maxLineBytes) return line;
-          const short = (value: unknown): unknown => ({ sha256: hashLine(JSON.stringify(value)) });
-          return JSON.stringify({ ...head, before: short(redact(before)), after: short(redact(after)), ...tail });
-        });
-      }),
+    append: async (who, change, requestId) => {
+      const { what, target, before = null, after = null } = change;
+      const changed = { at: now().toISOString(), who, what, target: redact(target) };
+      const write: LineWriter = ({ lines, lastHash }) => {
+        const head = { seq: lines + 1, ...changed };
+        const tail = { request_id: requestId, prev: lastHash };
+        const line = JSON.stringify({ ...head, before: redact(before), after: redact(after), ...tail });
+        if (Buffer.byteLength(line) <= maxLineBytes) return line;
+        const short = (value: unknown): unknown => ({ sha256: hashLine(JSON.stringify(value)) });
+        return JSON.stringify({ ...head, before: short(redact(before)), after: short(redact(after)), ...tail });
+      };
+      const isQueued = pending.length < maxPending;
+      if (isQueued) pending = [...pending, write];
+      await withFileLock(path, async () => {
+        for (const next of isQueued ? pending : [...pending, write]) {
+          await appendLine(path, next);
+          pending = pending.filter((other) => other !== next);
+        }
+      });
+    },
   };
 }
 
+/** A line of the log, given what stands before it. */
+type LineWriter = (state: AuditState) => string;
+
 /** What a crash left of a line that was never acknowledged is cut off first. */
-async function appendLine(path: string, format: (state: AuditState) => string): Promise<void> {
+async function appendLine(path: string, format: LineWriter): Promise<void> {
   try {
     const file = await open(path, 'a+', 0o600);
     try {
