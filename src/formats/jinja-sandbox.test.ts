@@ -42,10 +42,11 @@ const hostile: Readonly<Record<string, string>> = {
 
 test.each(Object.keys(hostile))('%s', (name) => {
   const render = compileJinja(hostile[name] as string);
-  const started = performance.now();
+  const before = process.cpuUsage();
   expect(() => render({ messages: [] })).toThrow(DataError);
-  // One second is the limit of the rendering; the rest is for a busy machine.
-  expect(performance.now() - started).toBeLessThan(3000);
+  const { user, system } = process.cpuUsage(before);
+  // The limit of a rendering is one second of this process, whatever else the machine does; the rest is for the collector and the last step.
+  expect((user + system) / 1e6).toBeLessThan(3);
 });
 
 test('parentheses without end, and sources without end, do not compile', () => {
