@@ -1,8 +1,11 @@
 /** What a disturbed run has lost or doubled, by what its server answers and what lies in its folder. */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { type Acknowledged, type JobShape, send } from './job.ts';
 import { type KilledServer, modelName } from './server.ts';
+
+const readLimitMs = 30_000;
 
 export interface Losses {
   /** Rollouts whose reward was taken and that are not there, trained, with that reward and both turns. */
@@ -29,7 +32,13 @@ export async function countLosses(
   folders: { readonly calm: string; readonly killed: string },
 ): Promise<Losses> {
   const read = async <T>(path: string): Promise<T> => {
-    const answer = await send(server, got, 'GET', path);
+    // The last kill may be of the server, and fall between its address and this call.
+    const deadline = performance.now() + readLimitMs;
+    let answer = await send(server, got, 'GET', path);
+    while ((answer === null || answer.status === 503) && performance.now() < deadline) {
+      await setTimeout(100);
+      answer = await send(server, got, 'GET', path);
+    }
     if (answer?.status !== 200)
       throw new Error(`chaos: ${path} must be answered, got ${answer?.status} ${answer?.text}`);
     return answer.json as T;
