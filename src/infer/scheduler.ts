@@ -48,6 +48,8 @@ export class Scheduler {
   /** Carried out between passes: a pass in flight still reads the tables of its sequences. */
   readonly #aborted = new Set<number>();
   readonly #scratch_V: Float32Array;
+  /** What a waiting sequence waits for, so that thousands that wait are not compared with it before each pass. */
+  readonly #awaited = new WeakMap<Sequence, { readonly other: Sequence; readonly shared: number }>();
   #waiting: Sequence[] = [];
   #running: Sequence[] = [];
 
@@ -233,10 +235,17 @@ export class Scheduler {
 
   /** True while a running sequence is about to compute a good part of what this one needs, as the first of a group does. */
   #isWorthWaiting(sequence: Sequence): boolean {
+    const known = this.#awaited.get(sequence);
+    if (known?.other.table && known.shared >= goodPart(sequence, known.other)) return true;
     return this.#running.some((other) => {
-      if (other.pendingTokens <= 1) return false;
-      const needed = sequence.tokenIds.length - other.computedTokens;
-      return (sharedTokens(sequence, other) - other.computedTokens) * 4 >= needed;
+      const least = goodPart(sequence, other);
+      // A look at one token spares most comparisons.
+      if (least === Number.POSITIVE_INFINITY || sequence.tokenIds[least - 1] !== other.tokenIds[least - 1])
+        return false;
+      const shared = sharedTokens(sequence, other);
+      if (shared < least) return false;
+      this.#awaited.set(sequence, { other, shared });
+      return true;
     });
   }
 
@@ -297,6 +306,7 @@ export class Scheduler {
     this.#waiting = this.#waiting.filter((candidate) => candidate !== sequence);
     this.#running = this.#running.filter((candidate) => candidate !== sequence);
     if (sequence.table) this.#cache.release(sequence.table);
+    sequence.table = null;
     sequence.dispose();
   }
 }
@@ -304,4 +314,10 @@ export class Scheduler {
 /** Tokens that both begin with, under the same policy. */
 function sharedTokens(a: Sequence, b: Sequence): number {
   return a.policy === b.policy ? commonPrefix(a.tokenIds, b.tokenIds) : 0;
+}
+
+/** Tokens to begin with in common so that `other` is yet to compute a quarter of what the sequence needs; Infinity if it computes none. */
+function goodPart(sequence: Sequence, other: Sequence): number {
+  if (other.pendingTokens <= 1) return Number.POSITIVE_INFINITY;
+  return other.computedTokens + Math.ceil((sequence.tokenIds.length - other.computedTokens) / 4);
 }
