@@ -161,7 +161,8 @@ class EngineProcess {
       const { sampling, promptIds, policyStep } = request;
       const policy = this.#scheduler.policy(policyStep ?? this.#newestStep);
       const { constraint, stopTokenIds } = sampling;
-      const matcher = constraint === undefined ? null : await this.#grammars.match(constraint, stopTokenIds);
+      const isWanted = (): boolean => this.#streaming.has(id);
+      const matcher = constraint === undefined ? null : await this.#grammars.match(constraint, stopTokenIds, isWanted);
       const { maxPositions } = this.#config;
       const limits = { maxPositions, createDecoder: () => this.#tokenizer.createStreamDecoder() };
       const sequence = new Sequence(id, promptIds, sampling, policy, limits, matcher);

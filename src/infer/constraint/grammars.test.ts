@@ -270,3 +270,18 @@ test('compiles leave sampling half of the time', async () => {
   clearInterval(timer);
   expect(longest).toBeLessThan(4 * alone);
 });
+
+test('what nobody waits for any more is not compiled', async () => {
+  const { grammars, stopIds } = load('smollm2');
+  let isWanted = true;
+  const first = grammars.match({ type: 'regex', pattern: 'a' }, stopIds);
+  const left = grammars.match({ type: 'regex', pattern: 'b' }, stopIds, () => isWanted);
+  const shared = [() => isWanted, () => true].map((wish) =>
+    grammars.match({ type: 'regex', pattern: 'c' }, stopIds, wish),
+  );
+  isWanted = false;
+  await first;
+  await expect(left).rejects.toThrow('constraint: nobody waits for it any more');
+  expect(await Promise.all(shared)).toHaveLength(2);
+  await grammars.match({ type: 'regex', pattern: 'b' }, stopIds); // who asks later gets it
+});

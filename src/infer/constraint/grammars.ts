@@ -4,7 +4,7 @@
  * compile sampling has as long for itself. A grammar that is slow to follow is given up, for all who use it. Memory of WebAssembly is freed by hand: a matcher's at the end of its sequence, a grammar's when it is neither kept nor followed.
  */
 import type { TextConstraint } from '../../core/constraint.ts';
-import { DataError, EngineError } from '../../core/errors.ts';
+import { AbortedError, DataError, EngineError } from '../../core/errors.ts';
 import { pause } from '../../core/wait.ts';
 import type { Tokenizer } from '../../formats/tokenizer.ts';
 import type { TokenMask } from '../row-shaper.ts';
@@ -30,6 +30,8 @@ interface Compiled {
 /** A constraint with its users: matchers, and the list of those kept. */
 interface Entry {
   readonly compiled: Promise<Compiled>;
+  /** Whether those who asked for it still wait. */
+  readonly wishes: (() => boolean)[];
   users: number;
 }
 
@@ -48,12 +50,21 @@ export class Grammars {
     this.#vocabSize = vocabSize;
   }
 
-  /** What follows one sequence. Throws DataError if the constraint cannot be met. */
-  async match(constraint: TextConstraint, stopTokenIds: readonly number[]): Promise<TokenMatcher> {
+  /**
+   * What follows one sequence; a constraint that nobody wants any more when its turn comes is not compiled. Throws DataError if the
+   * constraint cannot be met, AbortedError if it is not wanted.
+   */
+  async match(
+    constraint: TextConstraint,
+    stopTokenIds: readonly number[],
+    isWanted: () => boolean = () => true,
+  ): Promise<TokenMatcher> {
     const entry = this.#entry(toStructuralTag(constraint));
     entry.users++;
+    entry.wishes.push(isWanted);
     try {
       const compiled = await entry.compiled;
+      entry.wishes.length = 0;
       checkPace(compiled);
       const stops = stopTokenIds.filter((id) => id < this.#vocabSize);
       const matcher = await compiled.library.createMatcher(compiled.grammar);
@@ -66,7 +77,7 @@ export class Grammars {
 
   #entry(tag: StructuralTag): Entry {
     const known = this.#kept.get(tag.text);
-    const entry = known ?? { compiled: this.#compile(tag), users: 1 };
+    const entry = known ?? this.#newEntry(tag);
     this.#kept.delete(tag.text);
     this.#kept.set(tag.text, entry);
     if (known) return entry;
@@ -76,13 +87,18 @@ export class Grammars {
     return entry;
   }
 
+  #newEntry(tag: StructuralTag): Entry {
+    const wishes: (() => boolean)[] = [];
+    return { compiled: this.#compile(tag, wishes), wishes, users: 1 };
+  }
+
   #forget(text: string, entry: Entry): void {
     if (this.#kept.get(text) !== entry) return;
     this.#kept.delete(text);
     this.#release(entry);
   }
 
-  async #compile({ text, literals }: StructuralTag): Promise<Compiled> {
+  async #compile({ text, literals }: StructuralTag, wishes: readonly (() => boolean)[]): Promise<Compiled> {
     this.#library ??= GrammarLibrary.load(this.#tokenizer, this.#vocabSize);
     let endTurn = (): void => undefined;
     const turn = this.#turn;
@@ -93,9 +109,11 @@ export class Grammars {
     const startedAt = performance.now();
     try {
       const library = await this.#library;
+      if (!wishes.some((isWanted) => isWanted())) throw new AbortedError('constraint: nobody waits for it any more');
       const grammar = await library.compile(text);
       return { library, grammar, usable: this.#usableTokens(literals), followed: { milliseconds: 0, tokens: 0 } };
     } catch (cause) {
+      if (cause instanceof AbortedError) throw cause;
       this.#library = null; // The next constraint gets a new instance; sequences under way keep theirs.
       throw new DataError('constraint: must be one that the grammar library compiles, got one that it refuses', {
         cause,
