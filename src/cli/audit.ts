@@ -1,6 +1,6 @@
 /** `art audit`: the log of all changes, read and checked. Layer 6. No server is needed. */
 import { Command } from 'commander';
-import { verifyAudit } from '../server/audit.ts';
+import { verifyAudit } from '../server/security/audit.ts';
 
 interface VerifyOptions {
   readonly path: string;

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { root } from '../../test/source-imports.ts';
-import { moveToTrash } from '../server/trash.ts';
+import { moveToTrash } from '../server/store/trash.ts';
 import { formatKeys } from './keys.ts';
 
 let folder: string;

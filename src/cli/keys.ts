@@ -1,8 +1,15 @@
 /** `art keys`: API keys of the servers that keep their runs in a folder. Layer 6. A running server notices within a second. */
 import { Command, InvalidArgumentError } from 'commander';
-import { createAuditLog } from '../server/audit.ts';
-import { type Scope, scopes } from '../server/caller.ts';
-import { createKey, defaultKeyLimits, describeKey, listKeys, revokeKey, type StoredKey } from '../server/keys.ts';
+import { createAuditLog } from '../server/security/audit.ts';
+import { type Scope, scopes } from '../server/security/caller.ts';
+import {
+  createKey,
+  defaultKeyLimits,
+  describeKey,
+  listKeys,
+  revokeKey,
+  type StoredKey,
+} from '../server/security/keys.ts';
 import { parseDuration } from './duration.ts';
 
 interface CreateOptions {

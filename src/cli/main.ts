@@ -2,7 +2,7 @@
 /** The command `art`. Layer 6. One file a command; this one names them and turns typed errors into one line and exit code 1. */
 import { Command } from 'commander';
 import { ArtError } from '../core/errors.ts';
-import { readPackageVersion } from '../server/run-folder.ts';
+import { readPackageVersion } from '../server/store/run-folder.ts';
 import { createAuditCommand } from './audit.ts';
 import { createExportCommand } from './export.ts';
 import { createHistoryCommand } from './history.ts';

@@ -1,8 +1,8 @@
 /** `art purge`: the trash, listed or deleted for good. Layer 6. No server is needed. */
 import { Command } from 'commander';
 import { ConfigError } from '../core/errors.ts';
-import { createAuditLog } from '../server/audit.ts';
-import { listTrash, purge, type TrashItem } from '../server/trash.ts';
+import { createAuditLog } from '../server/security/audit.ts';
+import { listTrash, purge, type TrashItem } from '../server/store/trash.ts';
 import { parseDuration } from './duration.ts';
 
 interface PurgeOptions {

@@ -5,7 +5,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { ConfigError, messageOf } from '../core/errors.ts';
 import { LocalBackend, type LocalBackendOptions } from '../local-backend.ts';
 import { TrainableModel } from '../sdk/model.ts';
-import { createStoragePolicy } from '../server/storage-policy.ts';
+import { createStoragePolicy } from '../server/security/storage-policy.ts';
 import { createStopSignal } from './stop-signal.ts';
 import { createLogger, type LogLevel, logLevels, startTracing } from './telemetry.ts';
 

@@ -3,7 +3,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { trace } from '@opentelemetry/api';
 import { afterEach, expect, test, vi } from 'vitest';
-import { createStoragePolicy } from '../server/storage-policy.ts';
+import { createStoragePolicy } from '../server/security/storage-policy.ts';
 import { createLogger, startTracing } from './telemetry.ts';
 
 afterEach(() => {

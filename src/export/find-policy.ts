@@ -8,9 +8,9 @@ import { type ModelSource, openModel } from '../formats/model-source.ts';
 import { type AdapterFiles, readAdapterFiles } from '../formats/peft.ts';
 import { type LoraSpec, loraShapes, loraSpec } from '../nn/lora.ts';
 import { checkParameters } from '../nn/parameters.ts';
-import { findBaseModel } from '../server/base-model.ts';
-import { readCheckpoint } from '../server/checkpoints.ts';
-import { type ModelFile, readRegistration, runDirectory } from '../server/run-folder.ts';
+import { readCheckpoint } from '../server/store/checkpoints.ts';
+import { type ModelFile, readRegistration, runDirectory } from '../server/store/run-folder.ts';
+import { findBaseModel } from '../server/training/base-model.ts';
 import { modelName } from '../wire/training.ts';
 
 export interface PolicySource {

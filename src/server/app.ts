@@ -5,18 +5,18 @@ import type { Logger } from 'pino';
 import { ApiError } from '../core/errors.ts';
 import { toAnthropicError } from '../wire/anthropic-output.ts';
 import { refuse, toHttpError } from '../wire/errors.ts';
-import { handleChatCompletion } from './chat-completions.ts';
-import { registerCompletionsRoute } from './completions.ts';
-import { joinWatches } from './generation-watch.ts';
-import { isMessagesPath, registerMessagesRoutes } from './messages.ts';
-import { createServerMetrics, registerMetricsRoute } from './metrics.ts';
-import type { ModelLookup } from './model-lookup.ts';
-import { handleHealth, handleModel, handleModels } from './models-route.ts';
-import { observeApp } from './observe.ts';
-import { registerResponsesRoutes } from './responses.ts';
-import { createResponseStore } from './responses-store.ts';
-import { createSecurity, guardApp, type Security } from './security.ts';
-import { traceGeneration } from './tracing.ts';
+import { handleChatCompletion } from './inference/chat-completions.ts';
+import { registerCompletionsRoute } from './inference/completions.ts';
+import { isMessagesPath, registerMessagesRoutes } from './inference/messages.ts';
+import type { ModelLookup } from './inference/model-lookup.ts';
+import { handleHealth, handleModel, handleModels } from './inference/models-route.ts';
+import { registerResponsesRoutes } from './inference/responses.ts';
+import { createResponseStore } from './inference/responses-store.ts';
+import { joinWatches } from './observe/generation-watch.ts';
+import { createServerMetrics, registerMetricsRoute } from './observe/metrics.ts';
+import { observeApp } from './observe/observe.ts';
+import { traceGeneration } from './observe/tracing.ts';
+import { createSecurity, guardApp, type Security } from './security/security.ts';
 
 export interface AppOptions extends ModelLookup {
   /** Adds routes of its own; errors that they throw become responses here. */

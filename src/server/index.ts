@@ -4,20 +4,20 @@ import type { Logger } from 'pino';
 import { refuseUnknownKeys } from '../core/options.ts';
 import { createApp } from './app.ts';
 import { type ListenOptions, startServer } from './listen.ts';
-import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
-import { registerRolloutRoutes } from './rollout-routes.ts';
-import { createSecurity, openSecurity, type Security, type ServerSecurityOptions } from './security.ts';
-import { registerTrainingRoutes } from './training-routes.ts';
+import { registerRolloutRoutes } from './rollouts/rollout-routes.ts';
+import { createSecurity, openSecurity, type Security, type ServerSecurityOptions } from './security/security.ts';
+import { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './training/model-registry.ts';
+import { registerTrainingRoutes } from './training/training-routes.ts';
 
 export { createApp } from './app.ts';
-export type { TrainJob } from './jobs.ts';
+export type { CompletionRecord, CompletionStore, ServedModel } from './inference/served-model.ts';
 export type { ListenOptions } from './listen.ts';
-export { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './model-registry.ts';
-export type { EngineTuning, ModelFiles } from './open-training-run.ts';
-export type { CompletionRecord, CompletionStore, ServedModel } from './served-model.ts';
-export type { RedactOptions, StorageOptions } from './storage-policy.ts';
-export { registerTrainingRoutes } from './training-routes.ts';
-export type { TrainingRun } from './training-run.ts';
+export type { RedactOptions, StorageOptions } from './security/storage-policy.ts';
+export type { TrainJob } from './training/jobs.ts';
+export { createModelRegistry, type ModelRegistry, type ModelRegistryOptions } from './training/model-registry.ts';
+export type { EngineTuning, ModelFiles } from './training/open-training-run.ts';
+export { registerTrainingRoutes } from './training/training-routes.ts';
+export type { TrainingRun } from './training/training-run.ts';
 
 export interface ArtServerOptions
   extends Omit<ModelRegistryOptions, 'createEngine'>,

@@ -10,7 +10,7 @@ import type { Hono } from 'hono';
 import { ConfigError, EngineError, messageOf } from '../core/errors.ts';
 import { pause } from '../core/wait.ts';
 import { toHttpError } from '../wire/errors.ts';
-import { isLoopback } from './http-guard.ts';
+import { isLoopback } from './security/http-guard.ts';
 
 export interface ListenOptions {
   /** Default 127.0.0.1. */

@@ -6,8 +6,8 @@ import { createChatTemplate } from '../formats/chat-template.ts';
 import { writeStarterModel } from '../formats/starter-model.ts';
 import { loadTokenizer, type Tokenizer } from '../formats/tokenizer.ts';
 import { createScriptedEngine, type ScriptedEngine, type ScriptedEngineOptions } from '../testing/scripted-engine.ts';
-import { createCompletionStore } from './completion-store.ts';
-import type { ServedModel } from './served-model.ts';
+import type { ServedModel } from './inference/served-model.ts';
+import { createCompletionStore } from './rollouts/completion-store.ts';
 
 export interface ScriptedModel extends ServedModel {
   readonly engine: ScriptedEngine;

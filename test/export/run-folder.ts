@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { openModel } from '../../src/formats/model-source.ts';
 import { writeAdapterFiles } from '../../src/formats/peft.ts';
 import { loraSpec } from '../../src/nn/lora.ts';
-import { hashBaseModel } from '../../src/server/base-model.ts';
-import { openCheckpoints } from '../../src/server/checkpoints.ts';
-import { runDirectory, writeRegistration } from '../../src/server/run-folder.ts';
+import { openCheckpoints } from '../../src/server/store/checkpoints.ts';
+import { runDirectory, writeRegistration } from '../../src/server/store/run-folder.ts';
+import { hashBaseModel } from '../../src/server/training/base-model.ts';
 import { randomAdapter } from '../tiny-model.ts';
 
 export interface RunFolderOptions {

@@ -72,7 +72,7 @@ function describeModel(
 
 /** The base as a folder that transformers reads, whatever it is: the merge of an adapter that is zero. */
 async function exportBase(folder: string, runs: string): Promise<string> {
-  const { readRegistration } = await import('../../src/server/run-folder.ts');
+  const { readRegistration } = await import('../../src/server/store/run-folder.ts');
   const { writeRunFolder } = await import('./run-folder.ts');
   const { base_model: base } = await readRegistration(join(runs, 'default', 'models', 'agent'));
   await writeRunFolder({ root: join(folder, 'zero'), base, steps: [0], strength: 0 });

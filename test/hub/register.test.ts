@@ -8,8 +8,8 @@ import { writeStarterModel } from '../../src/formats/starter-model.ts';
 import { LocalBackend, RemoteBackend, TrainableModel } from '../../src/index.ts';
 import { createApp } from '../../src/server/app.ts';
 import { startServer } from '../../src/server/listen.ts';
-import { createModelRegistry } from '../../src/server/model-registry.ts';
-import { registerTrainingRoutes } from '../../src/server/training-routes.ts';
+import { createModelRegistry } from '../../src/server/training/model-registry.ts';
+import { registerTrainingRoutes } from '../../src/server/training/training-routes.ts';
 import { createCountingEngine } from '../server/counting-engine.ts';
 import { type HubServer, startHub } from './hub-server.ts';
 

@@ -2,8 +2,8 @@
 import OpenAI from 'openai';
 import { afterEach } from 'vitest';
 import { createApp } from '../../src/server/app.ts';
+import type { ModelLookup } from '../../src/server/inference/model-lookup.ts';
 import { type RunningServer, startServer } from '../../src/server/listen.ts';
-import type { ModelLookup } from '../../src/server/model-lookup.ts';
 import { createScriptedModel, type ScriptedModel, type ScriptedModelOptions } from '../../src/server/testing-model.ts';
 
 export interface Served {

@@ -7,7 +7,7 @@ import type { Hono } from 'hono';
 import { expect } from 'vitest';
 import { writeStarterModel } from '../../src/formats/starter-model.ts';
 import { createArtApp, createModelRegistry, type ModelRegistry } from '../../src/server/index.ts';
-import type { ModelRegistryOptions } from '../../src/server/model-registry.ts';
+import type { ModelRegistryOptions } from '../../src/server/training/model-registry.ts';
 import { allRoutes } from '../../src/wire/all-routes.ts';
 import { errorBody } from '../../src/wire/errors.ts';
 import type { RegisterRequest, TrainRequest } from '../../src/wire/training.ts';

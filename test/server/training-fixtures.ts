@@ -1,5 +1,5 @@
 /** Short forms of what training requests are made of. */
-import type { CompletionRecord } from '../../src/server/served-model.ts';
+import type { CompletionRecord } from '../../src/server/inference/served-model.ts';
 import type { TrainRequest, WireGroup, WireTrajectory } from '../../src/wire/training.ts';
 
 export function completion(completionId: string, init: Partial<CompletionRecord> = {}): CompletionRecord {

@@ -1,0 +1,179 @@
+/**
+ * From the calls of a rollout to trajectories as `train` takes them. Layer 5.
+ * A call whose prompt repeats all ids of an earlier turn continues that history; any other begins one: a sub-agent, a summary, a prompt
+ * that rewrites what was said. All histories of a rollout share its reward.
+ */
+import type { PlainMessage } from '../../core/chat.ts';
+import { refuse } from '../../wire/errors.ts';
+import type { RolloutGroup } from '../../wire/rollouts.ts';
+import type { TrainRequest, WireGroup, WireTrajectory } from '../../wire/training.ts';
+import type { StoredCompletion } from '../inference/served-model.ts';
+import { type Rollout, type RolloutBook, unknownRollout } from './rollouts.ts';
+
+interface History {
+  readonly turns: StoredCompletion[];
+  /** Ids of the newest turn: its prompt and what was sampled. */
+  tip: readonly number[];
+}
+
+/** The turns, in the order they were sampled, as the histories they form. */
+export function splitHistories(turns: readonly StoredCompletion[]): readonly (readonly StoredCompletion[])[] {
+  const histories: History[] = [];
+  for (const turn of turns) {
+    const { promptIds, tokenIds } = turn.record;
+    let parent: History | null = null;
+    for (const history of histories) {
+      const isLonger = parent === null || history.tip.length > parent.tip.length;
+      if (isLonger && startsWith(promptIds, history.tip)) parent = history;
+    }
+    const tip = [...promptIds, ...tokenIds];
+    if (parent === null) histories.push({ turns: [turn], tip });
+    else {
+      parent.turns.push(turn);
+      parent.tip = tip;
+    }
+  }
+  return histories.map((history) => history.turns);
+}
+
+/** Messages and choices of one history, each message once. */
+export function historyEntries(turns: readonly StoredCompletion[]): WireTrajectory['entries'] {
+  let known = 0;
+  return turns.flatMap(({ record, call }) => {
+    const { messages = [], reply = { role: 'assistant', content: '' } as const } = call ?? {};
+    const added = messages.slice(known).map((message) => ({ message: toWireMessage(message) }));
+    known = messages.length + 1;
+    const choice = { completion_id: record.completionId, choice_index: record.choiceIndex };
+    return [...added, { message: toWireMessage(reply), choice }];
+  });
+}
+
+/** What a `train` request trains: its groups with those of rollouts filled in, and which rollouts they are. */
+export interface ResolvedGroups {
+  readonly groups: readonly WireGroup[];
+  readonly rolloutIds: readonly string[];
+  /** Rollouts that an earlier step had trained. */
+  readonly skipped: number;
+}
+
+/**
+ * Throws ApiError 404 for an unknown rollout, 409 for one that is not finished, belongs to another `train` call, or is trained already
+ * (unless the request skips those), 400 for one that stands twice.
+ */
+export function resolveGroups(
+  request: Pick<TrainRequest, 'groups' | 'trained_rollouts'>,
+  book: RolloutBook,
+): ResolvedGroups {
+  const ids = new Set<string>();
+  let skipped = 0;
+  const groups = request.groups.flatMap((group, index) => {
+    if (!isRolloutGroup(group)) return [group];
+    const trajectories = rolloutsOf(group, book).flatMap((rollout) => {
+      const where = `groups[${index}]`;
+      if (ids.has(rollout.id))
+        throw refuse(
+          400,
+          'invalid_value',
+          `${where}: rollout ${rollout.id} must stand in one group, got it twice`,
+          where,
+        );
+      ids.add(rollout.id);
+      if (rollout.state === 'trained' && request.trained_rollouts === 'skip') {
+        skipped += 1;
+        ids.delete(rollout.id);
+        return [];
+      }
+      return [toTrajectory(rollout, book, where)];
+    });
+    return trajectories.length === 0 ? [] : [{ trajectories, exceptions: [], metrics: {}, metadata: {}, logs: [] }];
+  });
+  return { groups, rolloutIds: [...ids], skipped };
+}
+
+function isRolloutGroup(group: WireGroup | RolloutGroup): group is RolloutGroup {
+  return 'rollouts' in group || 'group' in group;
+}
+
+function rolloutsOf(group: RolloutGroup, book: RolloutBook): readonly Rollout[] {
+  if ('rollouts' in group) {
+    return group.rollouts.map((id) => {
+      const rollout = book.get(id);
+      if (rollout === null) throw unknownRollout(id);
+      return rollout;
+    });
+  }
+  const rollouts = book.list({ group: group.group }).filter(({ state }) => state === 'finished' || state === 'trained');
+  if (rollouts.length === 0) {
+    throw refuse(404, 'group_not_found', `group ${group.group}: must have at least one finished rollout, got none`);
+  }
+  // By id, so that the order does not depend on which one ended first.
+  return [...rollouts].sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+function toTrajectory(rollout: Rollout, book: RolloutBook, where: string): WireTrajectory {
+  const { id, state, outcome, trainedStep } = rollout;
+  if (state === 'trained') {
+    const mend = "leave it out, or send trained_rollouts: 'skip'";
+    throw refuse(
+      409,
+      'rollout_trained',
+      `${where}: rollout ${id} must be trained once, step ${trainedStep} did; ${mend}`,
+      where,
+    );
+  }
+  if (state !== 'finished' || outcome === null) {
+    throw refuse(
+      409,
+      'rollout_not_finished',
+      `${where}: rollout ${id} must be finished by a reward, is ${state}`,
+      where,
+    );
+  }
+  if (book.isReserved(id)) {
+    throw refuse(
+      409,
+      'rollout_in_training',
+      `${where}: rollout ${id} must be trained once, another train call has it`,
+      where,
+    );
+  }
+  const turns = book.turns(rollout);
+  if (turns === null) {
+    throw refuse(
+      409,
+      'rollout_expired',
+      `${where}: rollout ${id} must be kept whole, some of its turns are not; roll out again`,
+      where,
+    );
+  }
+  return {
+    entries: splitHistories(turns).flatMap(historyEntries),
+    reward: outcome.reward,
+    metrics: { ...outcome.metrics },
+    metadata: { ...outcome.metadata },
+    logs: [],
+  };
+}
+
+function toWireMessage(message: PlainMessage): { role: string; [field: string]: unknown } {
+  const { role, content, reasoning, toolCalls, name, tool_call_id } = message;
+  return {
+    role,
+    content,
+    ...(reasoning !== undefined && { reasoning_content: reasoning }),
+    ...(toolCalls !== undefined &&
+      toolCalls.length > 0 && {
+        tool_calls: toolCalls.map((call) => ({
+          id: call.id,
+          type: 'function',
+          function: { name: call.name, arguments: call.arguments },
+        })),
+      }),
+    ...(name !== undefined && { name }),
+    ...(tool_call_id !== undefined && { tool_call_id }),
+  };
+}
+
+function startsWith(ids: readonly number[], prefix: readonly number[]): boolean {
+  return prefix.length <= ids.length && prefix.every((id, t) => id === ids[t]);
+}

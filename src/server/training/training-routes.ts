@@ -1,0 +1,182 @@
+/**
+ * The training API under `/api`: every row of `wire/api-routes.ts` has its handler in this folder. Layer 5.
+ * Errors before an event stream starts are plain HTTP errors, from the application's error handler; later ones are its last event.
+ */
+import type { Context, Hono } from 'hono';
+import { apiRoutes } from '../../wire/api-routes.ts';
+import { refuse, toHttpError } from '../../wire/errors.ts';
+import type { WireJob } from '../../wire/jobs.ts';
+import type { RegistrationPending } from '../../wire/training.ts';
+import { answerEvents } from '../http/event-stream.ts';
+import { pathParam, type RouteHandlers, registerRoutes } from '../http/routes.ts';
+import { serverHandlers } from '../http/server-routes.ts';
+import { callerOf, recordChange, whoOf } from '../security/caller.ts';
+import { requireConfirmation } from '../security/confirmation.ts';
+import { guardBaseModel } from './base-model-guard.ts';
+import { createRegistrationRecorder, createTrainingRecorder, recordLog } from './change-records.ts';
+import { checkpointHandlers } from './checkpoint-routes.ts';
+import { dataHandlers } from './data-routes.ts';
+import type { TrainJob } from './jobs.ts';
+import type { ModelRegistry } from './model-registry.ts';
+
+export interface TrainingRoutesOptions {
+  /** After this time a registration that is not done is answered 202; default 20 s. */
+  readonly registerAnswerMs?: number;
+}
+
+/**
+ * Adds the routes to an application. A client that disconnects does not stop its step: the call can be sent again with the same
+ * idempotency key, and gets the progress of the running step or the result of the finished one. A registration that takes long (a model
+ * is being downloaded) is answered 202, goes on, and is waited for by sending it again.
+ */
+export function registerTrainingRoutes(app: Hono, registry: ModelRegistry, options: TrainingRoutesOptions = {}): void {
+  const handlers: RouteHandlers<typeof apiRoutes> = {
+    ...modelHandlers(registry, options.registerAnswerMs ?? 20_000),
+    ...jobHandlers(registry),
+    ...dataHandlers(registry),
+    ...checkpointHandlers(registry),
+    ...serverHandlers(registry),
+  };
+  registerRoutes(app, apiRoutes, handlers);
+}
+
+type Handlers<Name extends keyof typeof apiRoutes> = RouteHandlers<Pick<typeof apiRoutes, Name>>;
+
+function modelHandlers(
+  registry: ModelRegistry,
+  registerAnswerMs: number,
+): Handlers<'registerModel' | 'listModels' | 'getModel' | 'deleteModel' | 'train' | 'sft' | 'log'> {
+  const recordRegistration = createRegistrationRecorder(registry);
+  const recordTraining = createTrainingRecorder();
+  return {
+    registerModel: async (c, { body }) => {
+      await guardBaseModel(c, body, registry);
+      const registering = recordRegistration(c, body, () => registry.register(body));
+      const run = await settleWithin(registering, registerAnswerMs);
+      if (run === null) return c.json(pendingOf(registry, body.name), 202);
+      return c.json(await run.info());
+    },
+    listModels: async (c) => c.json({ models: await Promise.all(registry.list().map((run) => run.info())) }),
+    getModel: async (c) => c.json(await registry.get(pathParam(c, 'name')).info()),
+    deleteModel: async (c) => {
+      const { model } = registry.get(pathParam(c, 'name'));
+      const target = `${model.project}/${model.name}`;
+      const what = `model ${model.name} of project ${model.project} stops; its run of ${model.step()} steps moves to the trash`;
+      requireConfirmation(c, { action: 'model.delete', target, what });
+      const item = await registry.remove(model.name, whoOf(callerOf(c)));
+      await recordChange(c, {
+        what: 'model.delete',
+        target,
+        before: { step: model.step() },
+        after: { trash_id: item.id },
+      });
+      return c.json({ name: model.name, trash_id: item.id });
+    },
+    train: async (c, { body, query }) => {
+      const run = registry.get(pathParam(c, 'name'));
+      const job = recordTraining(c, run, run.train(body, whoOf(callerOf(c))));
+      return answerJob(c, job, query.wait ?? true);
+    },
+    sft: async (c, { body, query }) => {
+      const run = registry.get(pathParam(c, 'name'));
+      const job = recordTraining(c, run, run.sft(body, whoOf(callerOf(c))));
+      return answerJob(c, job, query.wait ?? true);
+    },
+    log: async (c, { body }) => {
+      const run = registry.get(pathParam(c, 'name'));
+      const step = await run.log(body);
+      await recordLog(c, run, body, step);
+      return c.json({ step });
+    },
+  };
+}
+
+function pendingOf(registry: ModelRegistry, name: string): RegistrationPending {
+  const { receivedBytes = 0, totalBytes = 0 } = registry.download(name) ?? {};
+  return { status: 'opening', received_bytes: receivedBytes, total_bytes: totalBytes };
+}
+
+/** Null if the work is not done by then; its failure is then told to whoever asks next. */
+async function settleWithin<T>(work: Promise<T>, timeoutMs: number): Promise<T | null> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeout = new Promise<null>((resolve) => {
+    timer = setTimeout(resolve, timeoutMs, null);
+  });
+  work.catch(() => {});
+  try {
+    return await Promise.race([work, timeout]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function answerJob(c: Context, job: TrainJob, isWaiting: boolean): Response {
+  const headers = { 'x-art-job-id': job.id };
+  if (!isWaiting) {
+    job.result.catch(() => {}); // told by the job
+    return c.json(job.describe(), 202, headers);
+  }
+  return answerEvents(
+    c,
+    ({ send, end }) => {
+      const unsubscribe = job.subscribe((progress) => send({ event: 'progress', data: progress }));
+      job.result
+        .then(
+          (result) => send({ event: 'result', data: result }),
+          (error: unknown) => {
+            const { body, isInternal } = toHttpError(error);
+            if (isInternal) console.error(error);
+            send({ event: 'error', data: body });
+          },
+        )
+        .finally(end);
+      return unsubscribe;
+    },
+    { headers },
+  );
+}
+
+function jobHandlers(registry: ModelRegistry): Handlers<'listJobs' | 'getJob' | 'followJob' | 'cancelJob'> {
+  const find = (id: string) => {
+    for (const run of registry.list()) {
+      const job = run.job(id);
+      if (job !== undefined) return { run, job };
+    }
+    throw refuse(
+      404,
+      'job_not_found',
+      `job: must be one of this server's models, got ${JSON.stringify(id.slice(0, 80))}`,
+    );
+  };
+  return {
+    listJobs: async (c, { query }) => {
+      const jobs = registry.list().flatMap((run) => [...run.jobs()]);
+      const isWanted = (job: WireJob): boolean =>
+        (query.model === undefined || job.model === query.model) &&
+        (query.state === undefined || job.state === query.state);
+      return c.json({ jobs: jobs.filter(isWanted) });
+    },
+    getJob: async (c) => c.json(find(pathParam(c, 'id')).job),
+    followJob: async (c) => {
+      const { run, job } = find(pathParam(c, 'id'));
+      const active = run.activeJob(job.id);
+      return answerEvents(c, ({ send, end }) => {
+        send({ event: 'job', data: job });
+        const unsubscribe = active?.subscribe((progress) => send({ event: 'progress', data: progress }));
+        Promise.resolve(active?.result)
+          .catch(() => undefined)
+          .then(() => send({ event: 'job', data: run.job(job.id) ?? job }))
+          .finally(end);
+        return () => unsubscribe?.();
+      });
+    },
+    cancelJob: async (c) => {
+      const { run, job } = find(pathParam(c, 'id'));
+      if (!run.cancelJob(job.id)) {
+        throw refuse(409, 'job_ended', `job ${job.id}: must wait or run to be cancelled, got one that is ${job.state}`);
+      }
+      await recordChange(c, { what: 'job.cancel', target: job.id, before: { state: job.state } });
+      return c.json(run.job(job.id) ?? job, 202);
+    },
+  };
+}
