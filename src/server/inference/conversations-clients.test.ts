@@ -13,7 +13,7 @@ import type { ToolFormat } from '../../formats/tool-formats/tool-format.ts';
 import { parseChatRequest } from '../../wire/openai.ts';
 import { type Conversations, createConversations, type Prompt } from './conversations.ts';
 
-const read = (path: string): string => readFileSync(new URL(`../../test/fixtures/${path}`, import.meta.url), 'utf8');
+const read = (path: string): string => readFileSync(new URL(`../../../test/fixtures/${path}`, import.meta.url), 'utf8');
 
 interface Family {
   readonly title: string;
