@@ -100,8 +100,8 @@ async function main(): Promise<void> {
     await writeStarterModel({ seed: 1, directory: baseModel, corpus: ['board 2 4 8 16 _ /'], width: 64, layers: 2 });
     await using server = await startLoadServer(join(folder, 'runs'), baseModel, concurrency);
     for (let seed = 0; seed < 50; seed++) await server.ask(2_000_000 + seed); // until code and graphs are warm
-    const overhead = await measureOverhead(server, overheadRequests);
     const held = await hold(server, concurrency);
+    const overhead = await measureOverhead(server, overheadRequests);
     const loadAverage = loadavg()[0]!;
     if (!isJson) console.log(`load average ${loadAverage.toFixed(1)}`);
     const round = (value: number): number => Math.round(value * 100) / 100;
