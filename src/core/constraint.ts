@@ -1,6 +1,6 @@
 /**
  * What sampled text must look like: response formats, required tools and tool-call syntax all become one of these. Layer 0.
- * The shapes follow xgrammar's structural tags, which the engine compiles them to.
+ * The shapes follow xgrammar's structural tags; the engine writes its own grammars for them.
  */
 
 /** A JSON schema; `true` admits any JSON value. */

@@ -62,7 +62,7 @@ export function estimateMemory(config: DecoderConfig, options: Options): MemoryE
   const copies = BASE_COPIES + graphCopies + (isBaked ? LANE_COPIES * lanes : 0);
   const trained = kind.kind === 'lora' ? countValues(loraShapes(config, loraSpec(kind, config)).values()) : values;
   const microbatchTokens = options.microbatchTokens ?? defaultMicrobatchTokens(values);
-  // Beyond this the trainer goes layer by layer; rows have 128 positions or more.
+  // Beyond this microbatches are smaller, or the trainer goes layer by layer; rows have 128 positions or more.
   const pass = Math.min(defaultActivationBytes, 4 * microbatchTokens * wholeValues(config, 128));
   const parts = {
     weights: 4 * copies * values,

@@ -3,7 +3,7 @@ import OpenAI from 'openai';
 import type { ChatCompletionCreateParamsNonStreaming } from 'openai/resources/chat/completions';
 import { describe, expect, test } from 'vitest';
 import { serveScripted as serve } from '../../../test/server/serve-scripted.ts';
-import { inferenceCounters } from './model-lookup.ts';
+import { modelState } from './model-lookup.ts';
 
 type Ask = ChatCompletionCreateParamsNonStreaming & Record<string, unknown>;
 const ask: Ask = { model: 'm', messages: [{ role: 'user', content: 'hello' }] };
@@ -71,13 +71,13 @@ describe('bounds', () => {
   test('beyond the choices that may be in flight the answer is 429 with retry-after, in OpenAI’s shape', async () => {
     const { client, model } = await serve('left right up<|im_end|>', { delayMs: 300, maxInFlight: 2 });
     const running = client.chat.completions.create({ ...ask, n: 2 });
-    await expect.poll(() => inferenceCounters(model).inFlight).toBe(2);
+    await expect.poll(() => modelState(model).inFlight).toBe(2);
     const error: unknown = await client.chat.completions.create(ask).catch((reason: unknown) => reason);
     expect(error).toBeInstanceOf(OpenAI.RateLimitError);
     expect(error).toMatchObject({ status: 429, code: 'too_many_requests', type: 'invalid_request_error' });
     expect((error as InstanceType<typeof OpenAI.RateLimitError>).headers?.get('retry-after')).toBe('1');
     expect((await running).choices.length).toBe(2);
-    expect(inferenceCounters(model).inFlight).toBe(0);
+    expect(modelState(model).inFlight).toBe(0);
     // Alone, a request may have more choices than the limit.
     expect((await client.chat.completions.create({ ...ask, n: 3 })).choices.length).toBe(3);
   });
@@ -89,7 +89,7 @@ describe('bounds', () => {
     await model.engine.close();
     await expect(client.chat.completions.create(ask)).rejects.toThrow(/closed/);
     await expect(client.chat.completions.create({ ...ask, stream: true })).rejects.toThrow(/closed/);
-    expect(inferenceCounters(model).inFlight).toBe(0);
+    expect(modelState(model).inFlight).toBe(0);
   });
 
   test.each([
@@ -106,7 +106,7 @@ describe('bounds', () => {
         for await (const _chunk of answer as unknown as AsyncIterable<unknown>);
       });
       outcome.catch(() => undefined); // looked at below, after the abort
-      await expect.poll(() => inferenceCounters(model).inFlight).toBe(options.n);
+      await expect.poll(() => modelState(model).inFlight).toBe(options.n);
       if (stream) await expect.poll(async () => (await model.engine.doInfo()).sampledTokens, limit).toBeGreaterThan(0);
       aborter.abort();
       const abortedAt = performance.now();
@@ -114,7 +114,7 @@ describe('bounds', () => {
       await expect.poll(async () => (await model.engine.doInfo()).runningSequences, { interval: 5 }).toBe(0);
       // Sooner than the next token of any of them.
       expect(performance.now() - abortedAt).toBeLessThan(1000);
-      expect(inferenceCounters(model).inFlight).toBe(0);
+      expect(modelState(model).inFlight).toBe(0);
     },
   );
 });

@@ -2,7 +2,7 @@
 import type { ChatCompletionChunk, ChatCompletionCreateParamsNonStreaming } from 'openai/resources/chat/completions';
 import { describe, expect, test } from 'vitest';
 import { type Served, type ServeOptions, serveScripted } from '../../../test/server/serve-scripted.ts';
-import { inferenceCounters } from './model-lookup.ts';
+import { modelState } from './model-lookup.ts';
 
 const serve = (texts: readonly string[], options: ServeOptions = {}): Promise<Served> =>
   serveScripted(texts, { maxPositions: 4096, ...options });
@@ -103,7 +103,7 @@ describe('tools', () => {
       expect(choices[0]).toMatchObject({ message: { content: broken }, finish_reason: 'stop' });
       expect(choices[0]?.message.tool_calls).toBeUndefined();
     }
-    expect(inferenceCounters(model)).toMatchObject({ malformedToolCalls: 1, inFlight: 0 });
+    expect(modelState(model)).toMatchObject({ malformedToolCalls: 1, inFlight: 0 });
   });
 
   test('a call that max_tokens cuts ends with length', async () => {

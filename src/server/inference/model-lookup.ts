@@ -64,21 +64,6 @@ export function modelState(model: ServedModel): ModelState {
   return state;
 }
 
-export interface InferenceCounters {
-  /** Choices that are being sampled. */
-  readonly inFlight: number;
-  /** Calls that could not be read, and were answered as text. */
-  readonly malformedToolCalls: number;
-  /** Prompts by how their ids came about. */
-  readonly prompts: Conversations['counters'];
-}
-
-/** Of one model, since it was opened. */
-export function inferenceCounters(model: ServedModel): InferenceCounters {
-  const { inFlight, malformedToolCalls, conversations } = modelState(model);
-  return { inFlight, malformedToolCalls, prompts: conversations.counters };
-}
-
 /** Splits `name@step`. Throws ApiError 404 if the step is not an integer. */
 export function parseModelName(id: string): { readonly name: string; readonly step: number | null } {
   const at = id.indexOf('@');
