@@ -18,33 +18,49 @@ const layers: Readonly<Record<string, readonly string[]>> = {
   server: ['engines', 'hub', 'formats', 'wire', 'core'],
   export: ['server', 'nn', 'formats', 'wire', 'core'],
   sdk: ['wire', 'core'],
+  rewards: ['sdk', 'wire', 'core'],
+  trackers: ['sdk', 'core'],
+  parquet: ['wire', 'core'],
+  environments: ['sdk', 'core'],
+  integrations: ['sdk', 'core'],
+  mcp: ['rewards', 'sdk', 'core'],
   testing: ['engines', 'core'],
   'local-backend.ts': ['server', 'sdk', 'core'],
-  'index.ts': ['local-backend.ts', 'sdk', 'wire', 'core'],
-  cli: ['local-backend.ts', 'export', 'server', 'hub', 'sdk', 'core'],
+  'index.ts': ['local-backend.ts', 'rewards', 'trackers', 'sdk', 'wire', 'core'],
+  cli: ['local-backend.ts', 'export', 'parquet', 'server', 'hub', 'sdk', 'core'],
 };
 
 /** The layers that import a package. Every other package of the manifest is for the build and the tests. */
 const packages: Readonly<Record<string, readonly string[]>> = {
+  '@ai-sdk/openai-compatible': ['integrations'],
   '@hono/node-server': ['server'],
   '@huggingface/gguf': ['formats'],
   '@huggingface/hub': ['hub'],
   '@huggingface/jinja': ['formats'],
   '@huggingface/tokenizers': ['formats'],
-  '@opentelemetry/api': ['server'],
+  '@langchain/openai': ['integrations'],
+  '@modelcontextprotocol/sdk': ['mcp'],
+  '@opentelemetry/api': ['server', 'trackers'],
+  '@opentelemetry/exporter-metrics-otlp-http': ['trackers'],
   '@opentelemetry/exporter-trace-otlp-http': ['cli'],
+  '@opentelemetry/sdk-metrics': ['trackers'],
   '@opentelemetry/sdk-trace-node': ['cli'],
   '@mlc-ai/web-xgrammar': ['infer'],
+  aws4fetch: ['server'],
   'cli-progress': ['sdk', 'hub'],
   commander: ['cli'],
   'eventsource-parser': ['sdk'],
+  'fastest-levenshtein': ['rewards'],
   hono: ['server'],
+  hyparquet: ['parquet'],
+  'hyparquet-writer': ['parquet'],
   'onnxruntime-node': ['graph'],
-  openai: ['sdk'],
-  'p-limit': ['sdk'],
+  openai: ['sdk', 'rewards', 'mcp'],
+  'p-limit': ['sdk', 'rewards'],
   pino: ['server', 'cli'],
   'prom-client': ['server'],
-  zod: ['wire', 'formats', 'hub', 'server', 'sdk'],
+  ws: ['environments'],
+  zod: ['wire', 'formats', 'hub', 'server', 'sdk', 'rewards', 'trackers', 'parquet', 'environments', 'mcp'],
 };
 
 const ortFile = 'src/graph/runtime-ort.ts';
@@ -193,7 +209,7 @@ describe('the rules themselves', () => {
     expect(check('src/server/a.ts', "type B = typeof import('../sdk/b.ts');")).toHaveLength(1);
     expect(check('src/engines/a.ts', "import '../../test/b.ts';")).toHaveLength(1);
     expect(check('src/server/a.ts', "import OpenAI from 'openai/resources';")).toEqual([
-      'src/server/a.ts:1 imports openai: only sdk may import this package',
+      'src/server/a.ts:1 imports openai: only sdk, rewards, mcp may import this package',
     ]);
     expect(check('src/core/a.ts', "import { join } from 'node:path';")).toHaveLength(1);
     expect(check('src/utils/a.ts', "import { b } from '../core/b.ts';")).toEqual([
