@@ -16,6 +16,9 @@ export { type AdamOptions, defaultTrainConfig, type TrainConfig } from './core/t
 export {
   type ChatChoice,
   type ChatMessage,
+  type ChoiceOrigin,
+  type History,
+  type HistoryInit,
   type RolloutException,
   Trajectory,
   TrajectoryGroup,

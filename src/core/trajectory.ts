@@ -32,10 +32,27 @@ export interface ChatChoice {
   readonly art?: ChoiceOrigin;
 }
 
+/** One conversation of a trajectory: what was sent and what the policy sampled, in order, and the tools that it had (OpenAI's definitions). */
+export interface History {
+  messagesAndChoices: (ChatMessage | ChatChoice)[];
+  tools: readonly object[] | null;
+}
+
+export interface HistoryInit {
+  readonly messagesAndChoices: readonly (ChatMessage | ChatChoice)[];
+  readonly tools?: readonly object[] | null;
+}
+
 export interface TrajectoryInit {
   /** Messages that the agent sent and choices that the policy sampled, in order. Only choices are trained. */
   readonly messagesAndChoices?: readonly (ChatMessage | ChatChoice)[];
+  /** OpenAI's definitions of the tools that the agent had; default null, none. */
+  readonly tools?: readonly object[] | null;
+  /** Further conversations under the same reward: of sub-agents, before a summary took a history's place. */
+  readonly additionalHistories?: readonly HistoryInit[];
   readonly reward?: number;
+  /** Credit of single turns beside `reward`: none, or one for each choice of `allChoices()`. */
+  readonly turnRewards?: readonly number[];
   readonly metrics?: Readonly<Record<string, number | boolean>>;
   readonly metadata?: Readonly<Record<string, string | number | boolean | null>>;
   readonly logs?: readonly string[];
@@ -49,8 +66,12 @@ export function isChoice(entry: ChatMessage | ChatChoice): entry is ChatChoice {
 /** The result of one rollout. Fields are plain and mutable: push to `messagesAndChoices`, set `reward`. */
 export class Trajectory {
   messagesAndChoices: (ChatMessage | ChatChoice)[];
+  tools: readonly object[] | null;
+  additionalHistories: History[];
   /** Scalar of the whole trajectory; must be finite when it is trained on. */
   reward: number;
+  /** Empty, or one for each choice of `allChoices()`, in that order. */
+  turnRewards: number[];
   metrics: Record<string, number | boolean>;
   metadata: Record<string, string | number | boolean | null>;
   logs: string[];
@@ -58,7 +79,13 @@ export class Trajectory {
 
   constructor(init: TrajectoryInit = {}) {
     this.messagesAndChoices = [...(init.messagesAndChoices ?? [])];
+    this.tools = init.tools ?? null;
+    this.additionalHistories = (init.additionalHistories ?? []).map(({ messagesAndChoices, tools = null }) => ({
+      messagesAndChoices: [...messagesAndChoices],
+      tools,
+    }));
     this.reward = init.reward ?? 0;
+    this.turnRewards = [...(init.turnRewards ?? [])];
     this.metrics = { ...init.metrics };
     this.metadata = { ...init.metadata };
     this.logs = [...(init.logs ?? [])];
@@ -69,8 +96,25 @@ export class Trajectory {
     return this.messagesAndChoices.map((entry) => (isChoice(entry) ? (entry.message as ChatMessage) : entry));
   }
 
+  /** What the policy sampled: the choices of the main history, then those of the additional ones, each in order. */
+  allChoices(): ChatChoice[] {
+    const others = this.additionalHistories.flatMap((history) => history.messagesAndChoices);
+    return [...this.messagesAndChoices, ...others].filter(isChoice);
+  }
+
   log(message: string): void {
     this.logs.push(message);
+  }
+
+  /** Does the work and adds its wall time to the metric `<name>_duration`, in seconds, also when it fails. */
+  async trackDuration<T>(name: string, work: () => T | PromiseLike<T>): Promise<T> {
+    const startedAt = performance.now();
+    try {
+      return await work();
+    } finally {
+      const metric = `${name}_duration`;
+      this.metrics[metric] = Number(this.metrics[metric] ?? 0) + (performance.now() - startedAt) / 1000;
+    }
   }
 
   /** Records the wall time since construction as the metric `duration`, in seconds, and returns the trajectory. */

@@ -1,6 +1,13 @@
 /** Trajectories in wire form. Layer 5. A sampled turn travels by reference: the server that sampled it holds its ids and logprobs. */
 import { DataError } from '../core/errors.ts';
-import { type ChatChoice, type ChatMessage, isChoice, Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
+import {
+  type ChatChoice,
+  type ChatMessage,
+  type History,
+  isChoice,
+  Trajectory,
+  TrajectoryGroup,
+} from '../core/trajectory.ts';
 import type { WireGroup, WireTrajectory } from '../wire/training.ts';
 
 /** What may be logged: groups, or trajectories, which count as one group. */
@@ -14,7 +21,7 @@ export function encodeTrainGroups(groups: readonly TrajectoryGroup[]): WireGroup
     }
     return encodeGroup(group, (trajectory, position) => {
       const where = `train: group ${index}, trajectory ${position}`;
-      const choices = trajectory.messagesAndChoices.filter(isChoice);
+      const choices = trajectory.allChoices();
       if (choices.length === 0) {
         throw new DataError(
           `${where}: needs at least one sampled choice; push \`completion.choices[0]\`, not its message, to messagesAndChoices`,
@@ -65,12 +72,35 @@ function encodeTrajectory(trajectory: Trajectory, where: string): WireTrajectory
       throw new DataError(`${where}: metric ${name} must be finite, got ${value}`);
     }
   }
+  const { additionalHistories, turnRewards } = trajectory;
+  checkTurnRewards(trajectory, where);
   return {
-    entries: trajectory.messagesAndChoices.map(encodeEntry),
+    ...encodeHistory(trajectory),
+    ...(additionalHistories.length > 0 && { additional_histories: additionalHistories.map(encodeHistory) }),
     reward: trajectory.reward,
+    ...(turnRewards.length > 0 && { turn_rewards: turnRewards }),
     metrics: trajectory.metrics,
     metadata: trajectory.metadata,
     logs: trajectory.logs,
+  };
+}
+
+function checkTurnRewards(trajectory: Trajectory, where: string): void {
+  const { turnRewards } = trajectory;
+  const choices = trajectory.allChoices().length;
+  if (turnRewards.length !== 0 && turnRewards.length !== choices) {
+    throw new DataError(
+      `${where}: turnRewards must be empty or have one number for each of ${choices} choices, got ${turnRewards.length}`,
+    );
+  }
+  const odd = turnRewards.find((reward) => !Number.isFinite(reward));
+  if (odd !== undefined) throw new DataError(`${where}: turnRewards must be finite, got ${odd}`);
+}
+
+function encodeHistory({ messagesAndChoices, tools }: History): Pick<WireTrajectory, 'entries' | 'tools'> {
+  return {
+    entries: messagesAndChoices.map(encodeEntry),
+    ...(tools !== null && { tools: tools.map((tool) => ({ ...tool })) }),
   };
 }
 

@@ -95,11 +95,21 @@ const trajectoryEntry = z.union([
   z.strictObject({ message: z.looseObject({ role: z.string() }), choice: choiceReference }),
 ]);
 
+/** OpenAI's definitions of the tools that a history had. */
+const toolDefinitions = z.array(z.looseObject({}));
+
 /** A `Trajectory` of `core/`, whose sampled turns travel by reference. */
 export const wireTrajectory = z.strictObject({
   /** In order; entries with `choice` are trained. */
   entries: z.array(trajectoryEntry),
+  tools: toolDefinitions.nullable().optional(),
+  /** Conversations of sub-agents and the like, under the same reward. */
+  additional_histories: z
+    .array(z.strictObject({ entries: z.array(trajectoryEntry), tools: toolDefinitions.nullable().optional() }))
+    .optional(),
   reward: z.number(),
+  /** Credit beside `reward`: one for each entry with `choice`, first of `entries`, then of the additional histories. */
+  turn_rewards: z.array(z.number()).optional(),
   metrics,
   metadata,
   logs: z.array(z.string()),

@@ -59,7 +59,8 @@ export function formatTrajectories(groups: readonly WireGroup[], model: TextSide
 /** What `store: 'none'` leaves: no text, and no names but those of metrics. */
 function numbersOf(item: WireTrajectory | WireGroup): object {
   const metrics = stableMetrics(item.metrics);
-  return 'reward' in item ? { reward: item.reward, metrics } : { exceptions: item.exceptions.length, metrics };
+  if (!('reward' in item)) return { exceptions: item.exceptions.length, metrics };
+  return { reward: item.reward, ...turnRewardsOf(item), metrics };
 }
 
 function groupLine({ exceptions, metrics, metadata, logs }: WireGroup, { redact }: StoragePolicy): object {
@@ -72,12 +73,30 @@ function groupLine({ exceptions, metrics, metadata, logs }: WireGroup, { redact 
 }
 
 function trajectoryLine(trajectory: WireTrajectory, model: TextSide, storage: StoragePolicy): object {
+  const { additional_histories: others } = trajectory;
   return {
     reward: trajectory.reward,
+    ...turnRewardsOf(trajectory),
     metrics: stableMetrics(trajectory.metrics),
     metadata: storage.redact(trajectory.metadata),
     logs: storage.redact(trajectory.logs),
-    entries: trajectory.entries.map((entry) => {
+    ...historyLine(trajectory, model, storage),
+    ...(others !== undefined && {
+      additional_histories: others.map((history) => historyLine(history, model, storage)),
+    }),
+  };
+}
+
+function turnRewardsOf({ turn_rewards: rewards }: WireTrajectory): object {
+  return rewards === undefined ? {} : { turn_rewards: rewards };
+}
+
+type WireHistory = Pick<WireTrajectory, 'entries' | 'tools'>;
+
+function historyLine({ entries, tools }: WireHistory, model: TextSide, storage: StoragePolicy): object {
+  return {
+    ...(tools != null && { tools: storage.redact(tools) }),
+    entries: entries.map((entry) => {
       const message = storage.redact(entry.message);
       if (!('choice' in entry)) return { message };
       const record = model.completions.get(entry.choice.completion_id, entry.choice.choice_index);
