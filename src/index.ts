@@ -26,16 +26,14 @@ export {
   type TrajectoryInit,
 } from './core/trajectory.ts';
 export { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
-export {
-  type Backend,
-  type HistoryRow,
-  type InferenceEndpoint,
-  type ModelState,
-  RemoteBackend,
-  type RemoteBackendOptions,
-  type TrainResult,
+export type {
+  Backend,
+  HistoryRow,
+  InferenceEndpoint,
+  ModelState,
+  TrainResult,
 } from './sdk/backend.ts';
-export type { CallOptions, TrainCallOptions } from './sdk/client.ts';
+export type { CallOptions } from './sdk/call.ts';
 export type { Loggable } from './sdk/encode.ts';
 export {
   type AfterEachResult,
@@ -48,6 +46,7 @@ export {
 } from './sdk/gather.ts';
 export type { GatherOptions, Rollout, RolloutContext } from './sdk/gather-run.ts';
 export type { GatherProgress } from './sdk/gather-tally.ts';
+export { RemoteBackend, type RemoteBackendOptions } from './sdk/http-backend.ts';
 export {
   type ChatModel,
   type LogOptions,
@@ -58,4 +57,5 @@ export {
   type TrainableModelInit,
 } from './sdk/model.ts';
 export type { TrainOptions } from './sdk/options.ts';
+export type { TrainCallOptions } from './sdk/training-calls.ts';
 export type { TrainProgress } from './wire/training.ts';

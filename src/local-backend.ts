@@ -1,19 +1,8 @@
 /** `LocalBackend`: the server and its engine on this computer, started by the first registration. Layer 6: the only SDK class that needs the server. */
 import { ConfigError } from './core/errors.ts';
 import { refuseUnknownKeys } from './core/options.ts';
-import type { TrajectoryGroup } from './core/trajectory.ts';
-import {
-  type Backend,
-  type HistoryRow,
-  type InferenceEndpoint,
-  type ModelState,
-  RemoteBackend,
-  type TrainResult,
-} from './sdk/backend.ts';
-import type { CallOptions, TrainCallOptions } from './sdk/client.ts';
-import type { Loggable } from './sdk/encode.ts';
-import type { LogOptions, TrainableModel } from './sdk/model.ts';
-import type { TrainOptions } from './sdk/options.ts';
+import type { ApiAddress } from './sdk/call.ts';
+import { HttpBackend } from './sdk/http-backend.ts';
 import type { ArtServer, ArtServerOptions, EngineTuning } from './server/index.ts';
 
 export interface LocalBackendOptions {
@@ -76,68 +65,40 @@ const OPTION_NAMES = [
   'createEngine',
 ];
 
-interface Running {
-  readonly server: ArtServer;
-  readonly remote: RemoteBackend;
-}
-
 /** Everything on this computer. After `close` nothing of it runs and nothing keeps the process alive; the runs stay on disk. */
-export class LocalBackend implements Backend, AsyncDisposable {
+export class LocalBackend extends HttpBackend implements AsyncDisposable {
   readonly #options: LocalBackendOptions;
-  #running: Promise<Running> | undefined;
+  #running: Promise<ArtServer> | undefined;
   #isClosed = false;
 
   constructor(options: LocalBackendOptions = {}) {
     refuseUnknownKeys('LocalBackend', options, OPTION_NAMES);
+    super();
     this.#options = options;
   }
 
   /** Root of the server, once it runs: `${url}/v1` serves OpenAI's API to any program on this computer. */
   async url(): Promise<string> {
-    return (await this.#start()).server.url;
+    return (await this.#start()).url;
   }
 
-  async register(model: TrainableModel, options?: CallOptions): Promise<InferenceEndpoint> {
-    return (await this.#start()).remote.register(model, options);
-  }
-
-  async train(
-    model: TrainableModel,
-    groups: readonly TrajectoryGroup[],
-    options?: TrainOptions,
-    call?: TrainCallOptions,
-  ): Promise<TrainResult> {
-    return (await this.#start()).remote.train(model, groups, options, call);
-  }
-
-  async getStep(model: TrainableModel, options?: CallOptions): Promise<number> {
-    return (await this.#start()).remote.getStep(model, options);
-  }
-
-  async log(model: TrainableModel, entries: Loggable, options?: LogOptions): Promise<void> {
-    return (await this.#start()).remote.log(model, entries, options);
-  }
-
-  async history(model: TrainableModel, options?: CallOptions): Promise<readonly HistoryRow[]> {
-    return (await this.#start()).remote.history(model, options);
-  }
-
-  async getState(model: TrainableModel, options?: CallOptions): Promise<ModelState> {
-    return (await this.#start()).remote.getState(model, options);
+  protected override async connect(): Promise<ApiAddress> {
+    const { url, localKey } = await this.#start();
+    return { baseURL: reachableUrl(url), apiKey: localKey };
   }
 
   /** Ends engines and server; a step under way is given up and leaves no trace. Idempotent. */
   async close(): Promise<void> {
     this.#isClosed = true;
     const running = await this.#running?.catch(() => undefined);
-    await running?.server.close();
+    await running?.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
 
-  #start(): Promise<Running> {
+  #start(): Promise<ArtServer> {
     if (this.#isClosed) return Promise.reject(new ConfigError('LocalBackend: must be open, got one that was closed'));
     this.#running ??= startServer(this.#options).catch((error: unknown) => {
       this.#running = undefined; // so that the next call tries again
@@ -147,16 +108,11 @@ export class LocalBackend implements Backend, AsyncDisposable {
   }
 }
 
-async function startServer(options: LocalBackendOptions): Promise<Running> {
+async function startServer(options: LocalBackendOptions): Promise<ArtServer> {
   const { path = '.art', engine, ...serverOptions } = options;
   // Loaded here, so that a program with a remote backend never loads the server.
   const { createArtServer } = await import('./server/index.ts');
-  const server = await createArtServer({
-    root: path,
-    ...(engine && { engineTuning: engine }),
-    ...serverOptions,
-  });
-  return { server, remote: new RemoteBackend({ baseURL: reachableUrl(server.url), apiKey: server.localKey }) };
+  return createArtServer({ root: path, ...(engine && { engineTuning: engine }), ...serverOptions });
 }
 
 /** An address that stands for all of this computer's (0.0.0.0, ::) is reached by its loopback one. */

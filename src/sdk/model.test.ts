@@ -1,8 +1,9 @@
 import { expect, test } from 'vitest';
 import { ConfigError, DataError } from '../core/errors.ts';
 import { Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
-import { type Backend, type InferenceEndpoint, RemoteBackend } from './backend.ts';
+import type { Backend, InferenceEndpoint } from './backend.ts';
 import { encodeLogGroups, encodeTrainGroups, type Loggable } from './encode.ts';
+import { RemoteBackend } from './http-backend.ts';
 import { Model, TrainableModel, type TrainableModelInit } from './model.ts';
 import { encodeTrainOptions, type TrainOptions } from './options.ts';
 

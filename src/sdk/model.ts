@@ -3,7 +3,7 @@ import OpenAI from 'openai';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import type { Backend, InferenceEndpoint } from './backend.ts';
-import type { CallOptions } from './client.ts';
+import type { CallOptions } from './call.ts';
 import type { Loggable } from './encode.ts';
 
 /** Long rollouts on a slow machine are ordinary: the limit of Python ART's client. */

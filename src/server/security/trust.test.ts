@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createCountingEngine } from '../../../test/server/counting-engine.ts';
 import { completion, group, trainRequest, trajectory } from '../../../test/server/training-fixtures.ts';
 import { writeStarterModel } from '../../formats/starter-model.ts';
-import { RemoteBackend } from '../../sdk/backend.ts';
+import { RemoteBackend } from '../../sdk/http-backend.ts';
 import type { TrainRequest } from '../../wire/training.ts';
 import { type ArtServer, type ArtServerOptions, createArtServer } from '../index.ts';
 import { auditPath, verifyAudit } from './audit.ts';

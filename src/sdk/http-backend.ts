@@ -1,0 +1,106 @@
+/** Backends that speak to a server over HTTP: each method of `Backend` once, wherever the server is. Layer 5. */
+import { ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
+import type { TrajectoryGroup } from '../core/trajectory.ts';
+import { describeIssue } from '../wire/errors.ts';
+import { registerRequest } from '../wire/training.ts';
+import { fromModelInfo, fromTrainResult, toRegisterRequest } from '../wire/training-names.ts';
+import type { Backend, HistoryRow, InferenceEndpoint, ModelState, TrainResult } from './backend.ts';
+import { type Api, type ApiAddress, type CallOptions, createApi } from './call.ts';
+import { encodeLogGroups, encodeTrainGroups, type Loggable } from './encode.ts';
+import type { LogOptions, TrainableModel } from './model.ts';
+import { encodeTrainOptions, type TrainOptions } from './options.ts';
+import {
+  callHistory,
+  callLog,
+  callModelInfo,
+  callRegister,
+  callTrain,
+  type TrainCallOptions,
+} from './training-calls.ts';
+
+/** The methods of `Backend` as calls of a server; where that is, a subclass says. */
+export abstract class HttpBackend implements Backend {
+  readonly #api: Api = createApi(() => this.connect());
+
+  /** The server's address; asked at each call, so that the first one may start it. */
+  protected abstract connect(): Promise<ApiAddress>;
+
+  async register(model: TrainableModel, options: CallOptions = {}): Promise<InferenceEndpoint> {
+    const body = toRegisterRequest(model);
+    const request = registerRequest.safeParse(body);
+    if (!request.success)
+      throw new ConfigError(`TrainableModel: ${describeIssue(request.error.issues[0], body).message}`);
+    await callRegister(this.#api, request.data, options);
+    const { baseURL, apiKey } = await this.connect();
+    return { baseURL: `${baseURL}/v1`, apiKey, modelName: model.name };
+  }
+
+  async train(
+    model: TrainableModel,
+    groups: readonly TrajectoryGroup[],
+    options: TrainOptions = {},
+    call: TrainCallOptions = {},
+  ): Promise<TrainResult> {
+    const request = { options: encodeTrainOptions(options), groups: encodeTrainGroups(groups) };
+    return fromTrainResult(await callTrain(this.#api, model.name, request, call));
+  }
+
+  async getStep(model: TrainableModel, options: CallOptions = {}): Promise<number> {
+    return (await callModelInfo(this.#api, model.name, options)).step;
+  }
+
+  async log(model: TrainableModel, entries: Loggable, options: LogOptions = {}): Promise<void> {
+    const { split = 'val', step = null, metrics = {}, signal } = options;
+    await callLog(this.#api, model.name, { split, step, metrics, groups: encodeLogGroups(entries) }, { signal });
+  }
+
+  async history(model: TrainableModel, options: CallOptions = {}): Promise<readonly HistoryRow[]> {
+    return callHistory(this.#api, model.name, options);
+  }
+
+  async getState(model: TrainableModel, options: CallOptions = {}): Promise<ModelState> {
+    return fromModelInfo(await callModelInfo(this.#api, model.name, options));
+  }
+
+  abstract close(): Promise<void>;
+}
+
+export interface RemoteBackendOptions {
+  /** Root of a server, as in `http://gpu-box:8000`. */
+  readonly baseURL: string;
+  /** Key of the server (`art keys create`); default: the environment's ART_API_KEY, else `art-local`, which a server without keys ignores. */
+  readonly apiKey?: string;
+}
+
+/** A server somewhere else, already running. */
+export class RemoteBackend extends HttpBackend {
+  readonly #address: ApiAddress;
+
+  constructor(options: RemoteBackendOptions) {
+    refuseUnknownKeys('RemoteBackend', options, ['baseURL', 'apiKey']);
+    if (!URL.canParse(options.baseURL)) {
+      throw new ConfigError(`RemoteBackend: baseURL must be a URL like http://host:8000, got ${options.baseURL}`);
+    }
+    super();
+    this.#address = {
+      baseURL: options.baseURL.replace(/\/+$/, ''),
+      apiKey: checkApiKey(options.apiKey ?? process.env.ART_API_KEY ?? 'art-local'),
+    };
+  }
+
+  protected override async connect(): Promise<ApiAddress> {
+    return this.#address;
+  }
+
+  /** The server is not ours: nothing to do. */
+  async close(): Promise<void> {}
+}
+
+/** Throws ConfigError, which does not quote the key, if no header can carry it. */
+function checkApiKey(key: string): string {
+  if (/^[\x21-\x7e]+$/.test(key)) return key;
+  throw new ConfigError(
+    `RemoteBackend: apiKey (or ART_API_KEY) must be printable ASCII without spaces, got ${key.length} other characters`,
+  );
+}
