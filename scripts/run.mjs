@@ -130,6 +130,21 @@ async function setUpQuietly() {
   if (code !== 0) process.exit(code);
 }
 
+/** What `npm install` of this package gives others: entries, types, files. */
+async function lintPackage() {
+  const code = await run(process.execPath, [bin('publint', 'publint'), '--strict']);
+  if (code !== 0) return code;
+  return run(process.execPath, [
+    bin('@arethetypeswrong/cli', 'attw'),
+    '--pack',
+    '.',
+    '--profile',
+    'esm-only',
+    '--format',
+    'ascii',
+  ]);
+}
+
 /** Real models, for the tests that need one: without Python or a network those are skipped, and all others run. */
 async function fetchModels() {
   const code = await run(process.execPath, ['scripts/fetch-models.mjs']);
@@ -170,6 +185,7 @@ const targets = {
     await stage('lint', () =>
       run(process.execPath, [bin('@biomejs/biome', 'biome'), 'check', '--error-on-warnings', '.']),
     );
+    await stage('package', () => lintPackage());
     await stage('models', fetchModels);
     await stage('sizes', () => run(process.execPath, ['scripts/sizes.mjs']));
     await stage('tests', () => run(process.execPath, [bin('vitest', 'vitest'), 'run', ...args]));
