@@ -1,72 +1,13 @@
 /**
- * Metrics of trajectories and of the tokens of a training step. Layer 5. Names as in Python ART, where it has the metric.
+ * Metrics of the tokens of a training step; those of trajectories are in core/trajectory-metrics.ts. Layer 5. Names as in Python ART, where it has the metric.
  * mismatchKl is the k3 estimator of KL(sampler ‖ trainer) at equal weights: mean(ρ − 1 − ln ρ), ρ = exp(training − sampling).
  */
-import { average, standardDeviation } from '../../core/advantage.ts';
-import { DataError } from '../../core/errors.ts';
+import { average } from '../../core/advantage.ts';
+import type { Metrics } from '../../core/trajectory-metrics.ts';
 import type { LossConfig } from '../../engines/engine.ts';
-import type { WireGroup } from '../../wire/training.ts';
 import type { BatchCounts, TrainingBatch, TrainingSequence } from './training-batch.ts';
 
-export type Metrics = Record<string, number>;
-
-/**
- * Reward, its spread, failures, and the means of what users recorded, under `<split>/`. Without trajectories there is no reward.
- * Throws DataError if a user's metric has a name that is computed here.
- */
-export function trajectoryMetrics(split: string, groups: readonly WireGroup[]): Metrics {
-  const trajectories = groups.flatMap((group) => group.trajectories);
-  const exceptions = groups.flatMap((group) => group.exceptions).length;
-  const metrics: Metrics = {};
-  if (trajectories.length > 0) {
-    const spreads = groups
-      .filter((group) => group.trajectories.length > 1)
-      .map((group) => standardDeviation(group.trajectories.map((trajectory) => trajectory.reward)));
-    metrics[`${split}/reward`] = average(trajectories.map((trajectory) => trajectory.reward));
-    metrics[`${split}/reward_std_dev`] = average(spreads);
-  }
-  if (trajectories.length + exceptions > 0) {
-    metrics[`${split}/exception_rate`] = exceptions / (trajectories.length + exceptions);
-  }
-  addMetrics(metrics, meansByKey(trajectories, `${split}/`));
-  addMetrics(metrics, meansByKey(groups, `${split}/group/`));
-  return metrics;
-}
-
-/** Adds `source` to `target`; throws DataError instead of replacing a metric. */
-export function addMetrics(target: Metrics, source: Readonly<Metrics>): void {
-  for (const [name, value] of Object.entries(source)) {
-    if (Object.hasOwn(target, name)) {
-      throw new DataError(
-        `metric ${name}: the name is taken by a metric that is computed already; give yours another name`,
-      );
-    }
-    target[name] = value;
-  }
-}
-
-/** Prefixes names without a section: `accuracy` becomes `val/accuracy`, `costs/judge` stays. */
-export function qualifyMetrics(split: string, metrics: Readonly<Metrics>): Metrics {
-  return Object.fromEntries(
-    Object.entries(metrics).map(([name, value]) => [name.includes('/') ? name : `${split}/${name}`, value]),
-  );
-}
-
-function meansByKey(
-  owners: readonly { readonly metrics: Readonly<Record<string, number | boolean>> }[],
-  prefix: string,
-): Metrics {
-  const values = new Map<string, number[]>();
-  for (const owner of owners) {
-    for (const [key, value] of Object.entries(owner.metrics)) {
-      const name = prefix + key;
-      const list = values.get(name) ?? [];
-      list.push(Number(value));
-      values.set(name, list);
-    }
-  }
-  return Object.fromEntries([...values].map(([name, list]) => [name, average(list)]));
-}
+export { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from '../../core/trajectory-metrics.ts';
 
 /** Counts of the batch as `data/…` and `discarded/…`. */
 export function batchMetrics(batch: TrainingBatch): Metrics {
