@@ -34,6 +34,13 @@ export type {
   TrainResult,
 } from './sdk/backend.ts';
 export type { CallOptions } from './sdk/call.ts';
+export type {
+  CheckpointRange,
+  ConfirmOptions,
+  DeleteCheckpointsOptions,
+  DeletedCheckpoints,
+  KeepCheckpoints,
+} from './sdk/checkpoints.ts';
 export type { Loggable } from './sdk/encode.ts';
 export {
   type AfterEachResult,
@@ -47,6 +54,8 @@ export {
 export type { GatherOptions, Rollout, RolloutContext } from './sdk/gather-run.ts';
 export type { GatherProgress } from './sdk/gather-tally.ts';
 export { RemoteBackend, type RemoteBackendOptions } from './sdk/http-backend.ts';
+export type { FollowOptions, JobFilter } from './sdk/jobs.ts';
+export type { MetricOptions, MetricPoint } from './sdk/metric-calls.ts';
 export {
   type ChatModel,
   type LogOptions,
@@ -58,4 +67,5 @@ export {
 } from './sdk/model.ts';
 export type { TrainOptions } from './sdk/options.ts';
 export type { TrainCallOptions } from './sdk/training-calls.ts';
+export type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from './wire/checkpoint-names.ts';
 export type { TrainProgress } from './wire/training.ts';

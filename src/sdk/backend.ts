@@ -1,7 +1,11 @@
 /** What a model is registered with. Layer 5. */
 import type { TrajectoryGroup } from '../core/trajectory.ts';
+import type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
 import type { CallOptions } from './call.ts';
+import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
 import type { Loggable } from './encode.ts';
+import type { FollowOptions, JobFilter } from './jobs.ts';
+import type { MetricOptions, MetricPoint } from './metric-calls.ts';
 import type { LogOptions, TrainableModel } from './model.ts';
 import type { TrainOptions } from './options.ts';
 import type { TrainCallOptions } from './training-calls.ts';
@@ -44,6 +48,18 @@ export interface ModelState {
   };
 }
 
+/** A model as the list of a server's models has it. */
+export interface ModelSummary extends ModelState {
+  readonly name: string;
+  readonly project: string;
+  readonly baseModel: string;
+}
+
+/** A `TrainableModel`, or the name of any model that the server has. */
+export interface ModelReference {
+  readonly name: string;
+}
+
 /** An engine with all around it: tokenizer, checkpoints, serving. Users change machines by changing the backend. */
 export interface Backend {
   /** Loads, resumes and serves the model. Idempotent. */
@@ -59,5 +75,37 @@ export interface Backend {
   log(model: TrainableModel, entries: Loggable, options?: LogOptions): Promise<void>;
   history(model: TrainableModel, options?: CallOptions): Promise<readonly HistoryRow[]>;
   getState(model: TrainableModel, options?: CallOptions): Promise<ModelState>;
+
+  listModels(options?: CallOptions): Promise<readonly ModelSummary[]>;
+  /** Stops a model and moves its run to the trash. */
+  deleteModel(model: ModelReference, options?: ConfirmOptions): Promise<{ readonly trashId: string }>;
+  /** One metric over the steps: of the history, or measured by a clock (`time/…`, `throughput/…`). */
+  getMetric(model: ModelReference, metric: string, options?: MetricOptions): Promise<readonly MetricPoint[]>;
+  listMetrics(model: ModelReference, options?: CallOptions): Promise<readonly string[]>;
+
+  /** By ascending step. */
+  listCheckpoints(model: ModelReference, range?: CheckpointRange): Promise<readonly Checkpoint[]>;
+  getCheckpoint(model: ModelReference, step: number, options?: CallOptions): Promise<Checkpoint>;
+  /** Moves all checkpoints to the trash but the best, the newest and those that `keep` names. */
+  deleteCheckpoints(model: ModelReference, options?: DeleteCheckpointsOptions): Promise<DeletedCheckpoints>;
+  /** Serves an earlier step and trains on from it; later checkpoints move to the trash. */
+  rollback(model: ModelReference, step: number, options?: ConfirmOptions): Promise<Removed>;
+  getRetention(model: ModelReference, options?: CallOptions): Promise<RetentionRule>;
+  /** From here on, after every step, checkpoints that the rule does not keep are deleted for good. */
+  setRetention(model: ModelReference, rule: Partial<RetentionRule>, options?: ConfirmOptions): Promise<RetentionRule>;
+
+  /** What was deleted, of all models, oldest first. */
+  listTrash(options?: CallOptions): Promise<readonly TrashItem[]>;
+  restoreFromTrash(id: string, options?: CallOptions): Promise<TrashItem>;
+  /** Deletes for good. */
+  purgeFromTrash(id: string, options?: ConfirmOptions): Promise<TrashItem>;
+
+  listJobs(filter?: JobFilter): Promise<readonly Job[]>;
+  getJob(id: string, options?: CallOptions): Promise<Job>;
+  /** Resolves with the job as it ended, however that went. */
+  followJob(id: string, options?: FollowOptions): Promise<Job>;
+  /** Asks a job to stop; its step is undone. */
+  cancelJob(id: string, options?: CallOptions): Promise<Job>;
+
   close(): Promise<void>;
 }

@@ -2,12 +2,39 @@
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
+import type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
 import { describeIssue } from '../wire/errors.ts';
 import { registerRequest } from '../wire/training.ts';
 import { fromModelInfo, fromTrainResult, toRegisterRequest } from '../wire/training-names.ts';
-import type { Backend, HistoryRow, InferenceEndpoint, ModelState, TrainResult } from './backend.ts';
+import type {
+  Backend,
+  HistoryRow,
+  InferenceEndpoint,
+  ModelReference,
+  ModelState,
+  ModelSummary,
+  TrainResult,
+} from './backend.ts';
 import { type Api, type ApiAddress, type CallOptions, createApi } from './call.ts';
+import {
+  type CheckpointRange,
+  type ConfirmOptions,
+  callCheckpoint,
+  callDeleteCheckpoints,
+  callDeleteModel,
+  callListCheckpoints,
+  callListTrash,
+  callPurgeTrash,
+  callRestoreTrash,
+  callRetention,
+  callRollback,
+  callSetRetention,
+  type DeleteCheckpointsOptions,
+  type DeletedCheckpoints,
+} from './checkpoints.ts';
 import { encodeLogGroups, encodeTrainGroups, type Loggable } from './encode.ts';
+import { callCancelJob, callFollowJob, callJob, callListJobs, type FollowOptions, type JobFilter } from './jobs.ts';
+import { callListModels, callMetric, callMetricNames, type MetricOptions, type MetricPoint } from './metric-calls.ts';
 import type { LogOptions, TrainableModel } from './model.ts';
 import { encodeTrainOptions, type TrainOptions } from './options.ts';
 import {
@@ -61,6 +88,85 @@ export abstract class HttpBackend implements Backend {
 
   async getState(model: TrainableModel, options: CallOptions = {}): Promise<ModelState> {
     return fromModelInfo(await callModelInfo(this.#api, model.name, options));
+  }
+
+  async listModels(options: CallOptions = {}): Promise<readonly ModelSummary[]> {
+    return callListModels(this.#api, options);
+  }
+
+  async deleteModel({ name }: ModelReference, options: ConfirmOptions = {}): Promise<{ readonly trashId: string }> {
+    return callDeleteModel(this.#api, name, options);
+  }
+
+  async getMetric(
+    { name }: ModelReference,
+    metric: string,
+    options: MetricOptions = {},
+  ): Promise<readonly MetricPoint[]> {
+    return callMetric(this.#api, name, metric, options);
+  }
+
+  async listMetrics({ name }: ModelReference, options: CallOptions = {}): Promise<readonly string[]> {
+    return callMetricNames(this.#api, name, options);
+  }
+
+  async listCheckpoints({ name }: ModelReference, range: CheckpointRange = {}): Promise<readonly Checkpoint[]> {
+    return callListCheckpoints(this.#api, name, range);
+  }
+
+  async getCheckpoint({ name }: ModelReference, step: number, options: CallOptions = {}): Promise<Checkpoint> {
+    return callCheckpoint(this.#api, name, step, options);
+  }
+
+  async deleteCheckpoints(
+    { name }: ModelReference,
+    options: DeleteCheckpointsOptions = {},
+  ): Promise<DeletedCheckpoints> {
+    return callDeleteCheckpoints(this.#api, name, options);
+  }
+
+  async rollback({ name }: ModelReference, step: number, options: ConfirmOptions = {}): Promise<Removed> {
+    return callRollback(this.#api, name, step, options);
+  }
+
+  async getRetention({ name }: ModelReference, options: CallOptions = {}): Promise<RetentionRule> {
+    return callRetention(this.#api, name, options);
+  }
+
+  async setRetention(
+    { name }: ModelReference,
+    rule: Partial<RetentionRule>,
+    options: ConfirmOptions = {},
+  ): Promise<RetentionRule> {
+    return callSetRetention(this.#api, name, rule, options);
+  }
+
+  async listTrash(options: CallOptions = {}): Promise<readonly TrashItem[]> {
+    return callListTrash(this.#api, options);
+  }
+
+  async restoreFromTrash(id: string, options: CallOptions = {}): Promise<TrashItem> {
+    return callRestoreTrash(this.#api, id, options);
+  }
+
+  async purgeFromTrash(id: string, options: ConfirmOptions = {}): Promise<TrashItem> {
+    return callPurgeTrash(this.#api, id, options);
+  }
+
+  async listJobs(filter: JobFilter = {}): Promise<readonly Job[]> {
+    return callListJobs(this.#api, filter);
+  }
+
+  async getJob(id: string, options: CallOptions = {}): Promise<Job> {
+    return callJob(this.#api, id, options);
+  }
+
+  async followJob(id: string, options: FollowOptions = {}): Promise<Job> {
+    return callFollowJob(this.#api, id, options);
+  }
+
+  async cancelJob(id: string, options: CallOptions = {}): Promise<Job> {
+    return callCancelJob(this.#api, id, options);
   }
 
   abstract close(): Promise<void>;

@@ -2,9 +2,12 @@
 import OpenAI from 'openai';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import type { Checkpoint, Removed } from '../wire/checkpoint-names.ts';
 import type { Backend, InferenceEndpoint } from './backend.ts';
 import type { CallOptions } from './call.ts';
+import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
 import type { Loggable } from './encode.ts';
+import type { MetricOptions, MetricPoint } from './metric-calls.ts';
 
 /** Long rollouts on a slow machine are ordinary: the limit of Python ART's client. */
 const INFERENCE_TIMEOUT_MS = 1_200_000;
@@ -156,6 +159,32 @@ export class TrainableModel implements ChatModel {
   async log(entries: Loggable, options: LogOptions = {}): Promise<void> {
     refuseUnknownKeys('log options', options, ['split', 'metrics', 'step', 'signal']);
     return this.backend().log(this, entries, options);
+  }
+
+  /** By ascending step. */
+  async listCheckpoints(range: CheckpointRange = {}): Promise<readonly Checkpoint[]> {
+    return this.backend().listCheckpoints(this, range);
+  }
+
+  /** The checkpoint of a step; default the newest. */
+  async getCheckpoint(step?: number, options: CallOptions = {}): Promise<Checkpoint> {
+    const backend = this.backend();
+    return backend.getCheckpoint(this, step ?? (await backend.getStep(this, options)), options);
+  }
+
+  /** Moves all checkpoints to the trash but the best, the newest and those that `keep` names. Needs `confirm: true`. */
+  async deleteCheckpoints(options: DeleteCheckpointsOptions = {}): Promise<DeletedCheckpoints> {
+    return this.backend().deleteCheckpoints(this, options);
+  }
+
+  /** Serves an earlier step and trains on from it; later checkpoints move to the trash. Needs `confirm: true`. */
+  async rollback(step: number, options: ConfirmOptions = {}): Promise<Removed> {
+    return this.backend().rollback(this, step, options);
+  }
+
+  /** One metric over the steps. */
+  async getMetric(metric: string, options: MetricOptions = {}): Promise<readonly MetricPoint[]> {
+    return this.backend().getMetric(this, metric, options);
   }
 
   #notRegistered(): ConfigError {
