@@ -1,6 +1,13 @@
 /** Rollouts that the server collects, as a table for `/openapi.json`. Layer 0. */
 import * as z from 'zod';
-import { rewardRequest, rolloutDetail, rolloutList, rolloutQuery, rolloutSummary } from './rollouts.ts';
+import {
+  capturedRollout,
+  rewardRequest,
+  rolloutDetail,
+  rolloutList,
+  rolloutQuery,
+  rolloutSummary,
+} from './rollouts.ts';
 import { defineRoute } from './route.ts';
 
 /** Of the first model that the rollout called; `models` has it for each. */
@@ -21,6 +28,17 @@ export const rolloutRoutes = {
     scope: 'train',
     body: rewardRequest,
     responses: { 200: { description: 'The rollout as it ended.', schema: endedRollout } },
+    errors: [404, 409],
+  }),
+  captureRollout: defineRoute({
+    method: 'post',
+    path: '/api/rollouts/{id}/capture',
+    tag: 'Rollouts',
+    summary: 'End a rollout and take its turns',
+    details:
+      'The client scores the rollout and trains its turns as trajectories of its own. It takes no more calls and no reward. Again it gives the same.',
+    scope: 'train',
+    responses: { 200: { description: 'The turns, by model and history.', schema: capturedRollout } },
     errors: [404, 409],
   }),
   getRollout: defineRoute({

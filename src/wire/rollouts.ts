@@ -17,8 +17,11 @@ export function parseRolloutId(value: string, field: string): string {
   throw refuse(400, 'invalid_value', `${field}: ${error?.issues[0]?.message}, got ${formatValue(value)}`, field);
 }
 
-export const rolloutStates = ['open', 'finished', 'trained', 'expired'] as const;
-/** `expired`: no call for too long, or what it needs is not kept any more. */
+export const rolloutStates = ['open', 'finished', 'trained', 'expired', 'captured'] as const;
+/**
+ * `expired`: no call for too long, or what it needs is not kept any more; `captured`: a client has taken its turns, and scores and trains
+ * them itself.
+ */
 export type RolloutState = (typeof rolloutStates)[number];
 
 /** `POST /api/rollouts/{id}/reward`: ends the rollout. */
@@ -65,19 +68,36 @@ export type RolloutList = z.infer<typeof rolloutList>;
 
 const message = z.looseObject({ role: z.string() });
 
-/** `GET /api/rollouts/{id}`: also each history, whose turns extend one another; sub-agents and rewritten prompts have their own. */
-export const rolloutDetail = rolloutSummary.extend({
-  histories: z.array(
-    z.array(
-      z.object({
-        message,
-        choice: z.object({ completion_id: z.string(), choice_index: z.int() }).optional(),
-        policy_step: z.int().optional(),
-      }),
-    ),
-  ),
+/** What was sent, or with `choice` and the fields below it what was sampled. */
+const rolloutEntry = z.object({
+  message,
+  choice: z.object({ completion_id: z.string(), choice_index: z.int() }).optional(),
+  policy_step: z.int().optional(),
+  finish_reason: z.enum(['stop', 'length', 'tool_calls']).optional(),
+  prompt_tokens: z.int().optional(),
+  completion_tokens: z.int().optional(),
+  /** Seconds since 1970. */
+  sampled_at: z.number().optional(),
 });
+
+/** Turns that extend one another; sub-agents and rewritten prompts have histories of their own. */
+export const rolloutHistory = z.object({
+  entries: z.array(rolloutEntry),
+  /** OpenAI's definitions of the tools that its calls had; null: none. */
+  tools: z.array(z.looseObject({})).nullable(),
+});
+export type RolloutHistory = z.infer<typeof rolloutHistory>;
+
+/** `GET /api/rollouts/{id}`: also each history, in the order of their first calls. */
+export const rolloutDetail = rolloutSummary.extend({ histories: z.array(rolloutHistory) });
 export type RolloutDetail = z.infer<typeof rolloutDetail>;
+
+/** `POST /api/rollouts/{id}/capture`: what each model sampled in it. */
+export const capturedRollout = z.object({
+  id: z.string(),
+  models: z.array(z.object({ model: z.string(), histories: z.array(rolloutHistory) })),
+});
+export type CapturedRollout = z.infer<typeof capturedRollout>;
 
 /** In a `train` request: a group of collected rollouts, by their ids or by the `group` that their rewards named. */
 export const rolloutGroup = z.union([

@@ -1,5 +1,6 @@
 /** Collects what one choice sampled, as tokens and as a message. Layer 5. */
 import type { PlainMessage } from '../../core/chat.ts';
+import { EngineError } from '../../core/errors.ts';
 import type { SampleEvent } from '../../engines/engine.ts';
 import type { Turn } from './generation-turn.ts';
 import { type ReplyDelta, type ReplyMessage, ReplyMessageBuilder } from './reply-message.ts';
@@ -63,6 +64,7 @@ export class SampledChoice implements SampledTokens {
   /** Call after `flush`. Makes the choice known to training and to the next turn of its conversation. */
   finish(event: EngineFinish): FinishedChoice {
     const { model, state, prompt, request } = this.#turn;
+    requireFresh(this.#turn, event.policyStep);
     const record: CompletionRecord = {
       completionId: request.id,
       choiceIndex: this.index,
@@ -92,6 +94,15 @@ export class SampledChoice implements SampledTokens {
   }
 }
 
+/** Training on turns of an older policy than the served one would go on unnoticed. A rollback meanwhile makes an older one the newest. */
+function requireFresh({ model, policyStep, newestStep }: Turn, sampledStep: number): void {
+  const expected = Math.min(newestStep, model.step());
+  if (policyStep !== null || sampledStep >= expected) return;
+  throw new EngineError(
+    `engine: must sample ${model.name} from its newest step, ${expected}, when no step is named; got step ${sampledStep}`,
+  );
+}
+
 function toPlainMessage({ content, reasoning, toolCalls }: ReplyMessage): PlainMessage {
   return {
     role: 'assistant',
@@ -103,7 +114,7 @@ function toPlainMessage({ content, reasoning, toolCalls }: ReplyMessage): PlainM
 
 /** The text side of a turn, and of its rollout, if it belongs to one. */
 function sourceOf(
-  { model, request, prompt, seed }: Turn,
+  { model, request, prompt, seed, startedAt }: Turn,
   sampled: readonly number[],
   reply: PlainMessage,
 ): CompletionSource {
@@ -112,7 +123,9 @@ function sourceOf(
   const readText = (): string => readPrompt() + tokenizer.decode(sampled);
   const { rolloutId } = request;
   if (rolloutId === null) return { readText, call: null };
-  const messages =
-    request.prompt.type === 'chat' ? request.prompt.messages : [{ role: 'user', content: readPrompt() } as const];
-  return { readText, call: { rolloutId, sampledAt: Date.now(), seed, promptKey: prompt.key, messages, reply } };
+  const isChat = request.prompt.type === 'chat';
+  const messages = isChat ? request.prompt.messages : [{ role: 'user', content: readPrompt() } as const];
+  const tools = isChat && prompt.origin !== 'continued' ? request.prompt.tools : [];
+  const call = { rolloutId, startedAt, sampledAt: Date.now(), seed, promptKey: prompt.key, messages, tools, reply };
+  return { readText, call };
 }

@@ -18,6 +18,10 @@ export interface Turn extends ModelChoice {
   /** Without a key where the prompt is no conversation. */
   readonly prompt: Prompt;
   readonly seed: number;
+  /** Milliseconds since 1970. */
+  readonly startedAt: number;
+  /** Newest published step when the call came. */
+  readonly newestStep: number;
   readonly maxTokens: number;
   /** Tokens that end the reply and are no part of its text. */
   readonly endIds: readonly number[];
@@ -42,6 +46,8 @@ export async function createTurn(lookup: ModelLookup, request: GenerationRequest
     request,
     prompt,
     seed: request.seed ?? randomInt(2 ** 32),
+    startedAt: performance.timeOrigin + performance.now(),
+    newestStep: choice.model.step(),
     maxTokens: fitMaxTokens(request, prompt.ids.length, maxPositions),
     endIds: [...endOfTurnIds(choice.model), ...checkIds(stopTokenIds, vocabSize, 'stop_token_ids')],
     constraint: createConstraint(request, forms),

@@ -1,5 +1,5 @@
 /** What the routes share about one registered model. Layer 5. The inference routes and the training routes meet here. */
-import type { PlainMessage } from '../../core/chat.ts';
+import type { PlainMessage, ToolDefinition } from '../../core/chat.ts';
 import type { Engine } from '../../engines/engine.ts';
 import type { ChatTemplate } from '../../formats/chat-template.ts';
 import type { DecoderConfig } from '../../formats/hf-config.ts';
@@ -21,12 +21,15 @@ export interface CompletionRecord {
 /** The text side of a turn that belongs to a rollout, which the server collects. */
 export interface RolloutCall {
   readonly rolloutId: string;
-  /** When it was sampled, milliseconds since 1970. */
+  /** When the call came, and when its turn was sampled, milliseconds since 1970. */
+  readonly startedAt: number;
   readonly sampledAt: number;
   readonly seed: number;
   /** Of the prompt, in the conversations; none where the prompt was none. */
   readonly promptKey: string;
   readonly messages: readonly PlainMessage[];
+  /** None in a turn that continues another: it has those of that turn. */
+  readonly tools: readonly ToolDefinition[];
   readonly reply: PlainMessage;
 }
 

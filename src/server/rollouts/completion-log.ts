@@ -1,9 +1,9 @@
 /**
  * The lines that sampled turns and rollouts are kept as in `completions/`. Layer 5.
  * `c <completion id> <choice index> <rollout id or -> <json>`: a turn; `r <rollout id> <json>`: its end; `t <json>`: rollouts that a step
- * trained; `x <rollout id>`: given up. Ids and logprobs are little-endian arrays in base64, exactly as sampled.
+ * trained; `x <rollout id>`: given up; `k <rollout id>`: taken by a client. Ids and logprobs are little-endian arrays in base64, exactly as sampled.
  */
-import type { PlainMessage } from '../../core/chat.ts';
+import type { PlainMessage, ToolDefinition } from '../../core/chat.ts';
 import { DataError } from '../../core/errors.ts';
 import type { CompletionRecord, StoredCompletion } from '../inference/served-model.ts';
 
@@ -29,7 +29,7 @@ export type LogLine =
     }
   | { readonly kind: 'finished'; readonly rolloutId: string; readonly outcome: RolloutOutcome }
   | { readonly kind: 'trained'; readonly rolloutIds: readonly string[]; readonly step: number }
-  | { readonly kind: 'expired'; readonly rolloutId: string };
+  | { readonly kind: 'expired' | 'captured'; readonly rolloutId: string };
 
 interface CompletionJson {
   readonly step: number;
@@ -39,10 +39,12 @@ interface CompletionJson {
   readonly tokens: string;
   /** float32, or float64 where that would not be exact. */
   readonly logprobs: string;
+  readonly from?: number;
   readonly at?: number;
   readonly seed?: number;
   readonly key?: string;
   readonly messages?: readonly PlainMessage[];
+  readonly tools?: readonly ToolDefinition[];
   readonly reply?: PlainMessage;
 }
 
@@ -55,10 +57,12 @@ export function formatCompletion({ record, call }: StoredCompletion): string {
     tokens: encodeInts(record.tokenIds),
     logprobs: encodeFloats(record.logprobs),
     ...(call !== null && {
+      from: call.startedAt,
       at: call.sampledAt,
       seed: call.seed,
       key: call.promptKey,
       messages: call.messages,
+      ...(call.tools.length > 0 && { tools: call.tools }),
       reply: call.reply,
     }),
   };
@@ -75,6 +79,10 @@ export function formatTrained(rolloutIds: readonly string[], step: number): stri
 
 export function formatExpired(rolloutId: string): string {
   return `x ${rolloutId}`;
+}
+
+export function formatCaptured(rolloutId: string): string {
+  return `k ${rolloutId}`;
 }
 
 /** Reads no more of a completion than says which it is. Throws DataError on a line of no kind. */
@@ -101,8 +109,10 @@ export function parseLine(text: string): LogLine {
       return { kind: 'trained', ...(JSON.parse(rest) as { rolloutIds: string[]; step: number }) };
     case 'x':
       return { kind: 'expired', rolloutId: rest };
+    case 'k':
+      return { kind: 'captured', rolloutId: rest };
     default:
-      throw new DataError(`completion log: a line must begin with c, r, t or x, got ${text.slice(0, 20)}`);
+      throw new DataError(`completion log: a line must begin with c, r, t, x or k, got ${text.slice(0, 20)}`);
   }
 }
 
@@ -122,12 +132,15 @@ export function parseCompletion(line: Extract<LogLine, { kind: 'completion' }>):
   };
   const {
     at: sampledAt = 0,
+    from: startedAt = sampledAt,
     seed = 0,
     key: promptKey = '',
     messages = [],
+    tools = [],
     reply = { role: 'assistant', content: '' },
   } = json;
-  return { record, call: rolloutId === null ? null : { rolloutId, sampledAt, seed, promptKey, messages, reply } };
+  const call = { startedAt, sampledAt, seed, promptKey, messages, tools, reply };
+  return { record, call: rolloutId === null ? null : { rolloutId, ...call } };
 }
 
 function splitWord(text: string): readonly [word: string, rest: string] {

@@ -99,10 +99,12 @@ describe('on disk', () => {
     expect(warnings[0]).toContain('completions: are kept in memory alone until their log can be written again: ENOENT');
     const call = {
       rolloutId: 'r',
+      startedAt: 0,
       sampledAt: 0,
       seed: 1,
       promptKey: '',
       messages: [],
+      tools: [],
       reply: { role: 'assistant', content: '' },
     } as const;
     store.put(record('turn', 4), { readText: () => '', call });

@@ -12,6 +12,7 @@ import type {
 } from '../inference/served-model.ts';
 import { createStoragePolicy, type StoragePolicy } from '../security/storage-policy.ts';
 import {
+  formatCaptured,
   formatCompletion,
   formatExpired,
   formatOutcome,
@@ -91,6 +92,7 @@ class Store implements CompletionStore {
       },
       keepTrained: (ids, step) => this.#append(formatTrained(ids, step)),
       keepExpired: (id) => this.#append(formatExpired(id)),
+      keepCaptured: (id) => this.#append(formatCaptured(id)),
     });
   }
 
@@ -98,7 +100,7 @@ class Store implements CompletionStore {
     const stored: StoredCompletion = { record, call };
     if (call !== null) this.rollouts.admit(call.rolloutId);
     // The messages may hold what the template left out of the prompt.
-    const readAll = (): string => `${readText()}\n${JSON.stringify([call?.messages, call?.reply])}`;
+    const readAll = (): string => `${readText()}\n${JSON.stringify([call?.messages, call?.tools, call?.reply])}`;
     const address = this.#policy.mayStoreTokens(readAll) ? this.#append(formatCompletion(stored)) : null;
     const key = keyOf(record.completionId, record.choiceIndex);
     this.#memory.put(key, stored);
@@ -140,6 +142,9 @@ class Store implements CompletionStore {
         return;
       case 'expired':
         this.rollouts.recallExpired(line.rolloutId);
+        return;
+      case 'captured':
+        this.rollouts.recallCaptured(line.rolloutId);
     }
   }
 

@@ -3,11 +3,11 @@
  * A call whose prompt repeats all ids of an earlier turn continues that history; any other begins one: a sub-agent, a summary, a prompt
  * that rewrites what was said. All histories of a rollout share its reward.
  */
-import type { PlainMessage } from '../../core/chat.ts';
+import type { PlainMessage, ToolDefinition } from '../../core/chat.ts';
 import { refuse } from '../../wire/errors.ts';
-import type { RolloutGroup } from '../../wire/rollouts.ts';
+import type { RolloutGroup, RolloutHistory } from '../../wire/rollouts.ts';
 import type { TrainRequest, WireGroup, WireTrajectory } from '../../wire/training.ts';
-import type { StoredCompletion } from '../inference/served-model.ts';
+import type { CompletionRecord, StoredCompletion } from '../inference/served-model.ts';
 import { type Rollout, type RolloutBook, unknownRollout } from './rollouts.ts';
 
 interface History {
@@ -16,36 +16,94 @@ interface History {
   tip: readonly number[];
 }
 
-/** The turns, in the order they were sampled, as the histories they form. */
+/** The turns, in the order they were sampled, as the histories they form, in the order of their first calls. */
 export function splitHistories(turns: readonly StoredCompletion[]): readonly (readonly StoredCompletion[])[] {
   const histories: History[] = [];
   for (const turn of turns) {
-    const { promptIds, tokenIds } = turn.record;
-    let parent: History | null = null;
-    for (const history of histories) {
-      const isLonger = parent === null || history.tip.length > parent.tip.length;
-      if (isLonger && startsWith(promptIds, history.tip)) parent = history;
-    }
-    const tip = [...promptIds, ...tokenIds];
-    if (parent === null) histories.push({ turns: [turn], tip });
+    const parent = longestPrefix(turn, histories);
+    if (parent === null) histories.push({ turns: [turn], tip: tipOf(turn) });
     else {
       parent.turns.push(turn);
-      parent.tip = tip;
+      parent.tip = tipOf(turn);
     }
   }
-  return histories.map((history) => history.turns);
+  const startOf = ([first]: readonly StoredCompletion[]): number => first?.call?.startedAt ?? 0;
+  return histories.map((history) => history.turns).sort((a, b) => startOf(a) - startOf(b));
+}
+
+/** Tools that a turn had: its own, or those of the turn that it goes on from, which is not kept twice. `turns`: all of the rollout. */
+function toolsOf(turn: StoredCompletion, turns: readonly StoredCompletion[]): RolloutHistory['tools'] {
+  const { tools = [], messages = [] } = turn.call ?? {};
+  if (tools.length > 0) return tools.map(toWireTool);
+  if (!messages.some(({ role }) => role === 'assistant')) return null;
+  const { length } = turn.record.promptIds;
+  const earlier = turns.filter(({ record }) => record.promptIds.length < length);
+  const parents = earlier.map((each) => ({ turn: each, tip: tipOf(each) }));
+  const parent = longestPrefix(turn, parents);
+  return parent === null ? null : toolsOf(parent.turn, turns);
+}
+
+/** Of those whose ids the prompt of `turn` repeats the longest one. */
+function longestPrefix<T extends { readonly tip: readonly number[] }>(
+  turn: StoredCompletion,
+  parents: readonly T[],
+): T | null {
+  let longest: T | null = null;
+  for (const parent of parents) {
+    const isLonger = longest === null || parent.tip.length > longest.tip.length;
+    if (isLonger && startsWith(turn.record.promptIds, parent.tip)) longest = parent;
+  }
+  return longest;
+}
+
+function tipOf({ record }: StoredCompletion): readonly number[] {
+  return [...record.promptIds, ...record.tokenIds];
 }
 
 /** Messages and choices of one history, each message once. */
 export function historyEntries(turns: readonly StoredCompletion[]): WireTrajectory['entries'] {
-  let known = 0;
-  return turns.flatMap(({ record, call }) => {
-    const { messages = [], reply = { role: 'assistant', content: '' } as const } = call ?? {};
-    const added = messages.slice(known).map((message) => ({ message: toWireMessage(message) }));
-    known = messages.length + 1;
-    const choice = { completion_id: record.completionId, choice_index: record.choiceIndex };
-    return [...added, { message: toWireMessage(reply), choice }];
+  return placeTurns(turns).map(({ message, turn }) =>
+    turn === null ? { message } : { message, choice: referTo(turn.record) },
+  );
+}
+
+/** All that a client is told of a history. `turns`: all of the rollout. */
+export function describeHistory(
+  history: readonly StoredCompletion[],
+  turns: readonly StoredCompletion[],
+): RolloutHistory {
+  const entries = placeTurns(history).map(({ message, turn }) => {
+    if (turn === null) return { message };
+    const { record, call } = turn;
+    return {
+      message,
+      choice: referTo(record),
+      policy_step: record.policyStep,
+      finish_reason: record.finishReason === 'stop' && 'tool_calls' in message ? 'tool_calls' : record.finishReason,
+      prompt_tokens: record.promptIds.length,
+      completion_tokens: record.tokenIds.length,
+      ...(call !== null && { sampled_at: call.sampledAt / 1000 }),
+    } as const;
   });
+  const [first] = history;
+  return { entries, tools: first === undefined ? null : toolsOf(first, turns) };
+}
+
+/** Messages in order, each once, and for those that were sampled their turn. */
+function placeTurns(
+  turns: readonly StoredCompletion[],
+): { readonly message: WireMessage; readonly turn: StoredCompletion | null }[] {
+  let known = 0;
+  return turns.flatMap((turn) => {
+    const { messages = [], reply = { role: 'assistant', content: '' } as const } = turn.call ?? {};
+    const added = messages.slice(known).map((message) => ({ message: toWireMessage(message), turn: null }));
+    known = messages.length + 1;
+    return [...added, { message: toWireMessage(reply), turn }];
+  });
+}
+
+function referTo({ completionId, choiceIndex }: CompletionRecord): { completion_id: string; choice_index: number } {
+  return { completion_id: completionId, choice_index: choiceIndex };
 }
 
 /** What a `train` request trains: its groups with those of rollouts filled in, and which rollouts they are. */
@@ -121,6 +179,10 @@ function toTrajectory(rollout: Rollout, book: RolloutBook, where: string): WireT
       where,
     );
   }
+  if (state === 'captured') {
+    const message = `${where}: rollout ${id} was captured: the client that took its turns trains them`;
+    throw refuse(409, 'rollout_captured', message, where);
+  }
   if (state !== 'finished' || outcome === null) {
     throw refuse(
       409,
@@ -155,22 +217,31 @@ function toTrajectory(rollout: Rollout, book: RolloutBook, where: string): WireT
   };
 }
 
-function toWireMessage(message: PlainMessage): { role: string; [field: string]: unknown } {
+type WireMessage = WireTrajectory['entries'][number]['message'];
+
+function toWireMessage(message: PlainMessage): WireMessage {
   const { role, content, reasoning, toolCalls, name, tool_call_id } = message;
+  const hasToolCalls = toolCalls !== undefined && toolCalls.length > 0;
   return {
     role,
-    content,
+    content: hasToolCalls && content === '' ? null : content,
     ...(reasoning !== undefined && { reasoning_content: reasoning }),
-    ...(toolCalls !== undefined &&
-      toolCalls.length > 0 && {
-        tool_calls: toolCalls.map((call) => ({
-          id: call.id,
-          type: 'function',
-          function: { name: call.name, arguments: call.arguments },
-        })),
-      }),
+    ...(hasToolCalls && {
+      tool_calls: toolCalls.map((call) => ({
+        id: call.id,
+        type: 'function',
+        function: { name: call.name, arguments: call.arguments },
+      })),
+    }),
     ...(name !== undefined && { name }),
     ...(tool_call_id !== undefined && { tool_call_id }),
+  };
+}
+
+function toWireTool({ name, description, parameters, isStrict }: ToolDefinition): Record<string, unknown> {
+  return {
+    type: 'function',
+    function: { name, ...(description !== null && { description }), parameters, ...(isStrict && { strict: true }) },
   };
 }
 

@@ -124,7 +124,9 @@ test('calls by header and by path are one rollout; turns that extend one another
 
   const { json } = await call('GET', '/api/rollouts/r-1');
   expect(json).toMatchObject({ id: 'r-1', model: 'agent', state: 'open', calls: 5, reward: null });
-  const texts = json.histories.map((entries: { message: Message }[]) => entries.map(({ message }) => message.content));
+  const texts = json.histories.map(({ entries }: { entries: { message: Message }[] }) =>
+    entries.map(({ message }) => message.content),
+  );
   expect(texts).toHaveLength(3);
   expect(texts[0].filter((_: string, index: number) => index % 2 === 0)).toEqual(['plan', 'go on', 'and on']);
   expect(
@@ -133,7 +135,7 @@ test('calls by header and by path are one rollout; turns that extend one another
       .map(([prompt]: string[]) => prompt)
       .sort(),
   ).toEqual(['you are a sub-agent', 'you are another one']);
-  expect(json.histories[0].filter((entry: object) => 'choice' in entry)).toHaveLength(3);
+  expect(json.histories[0].entries.filter((entry: object) => 'choice' in entry)).toHaveLength(3);
   expect(
     (await call('GET', '/api/rollouts?state=open')).json.rollouts.map(({ id }: { id: string }) => id).sort(),
   ).toEqual(['r-1', 'r-2']);
@@ -200,7 +202,7 @@ test('finished rollouts, and open ones, are there after a restart, and are train
   await say('open', [...messages, user('go on')]);
   // The second turn repeats the first one's ids, so that both are one history.
   const { histories } = (await call('GET', '/api/rollouts/open')).json;
-  expect(histories.map((entries: object[]) => entries.length)).toEqual([4]);
+  expect(histories.map(({ entries }: { entries: object[] }) => entries.length)).toEqual([4]);
   expect((await call('POST', '/api/rollouts/open/reward', { reward: 1 })).json.calls).toBe(2);
   expect((await train('k', [{ rollouts: ['r0', 'r1', 'open'] }])).json).toMatchObject({ step: 1 });
   await restart();
@@ -226,6 +228,48 @@ test('rollouts that nobody ends are given up: when they are silent for too long,
   const late = await call('POST', '/rollouts/c/v1/chat/completions', { model: 'agent', messages: [user('more')] });
   expect(late).toMatchObject({ status: 409, json: { error: { code: 'rollout_expired' } } });
   expect(server.registry.get('agent').model.completions.rollouts.counts).toEqual({ open: 0, expired: 3 });
+});
+
+const lookTool = {
+  type: 'function',
+  function: { name: 'look', description: 'Looks', parameters: { type: 'object', properties: {} } },
+};
+
+test('capture hands the turns to a client: tools, steps and ends of each; then no call, reward or training by id is taken', async () => {
+  const messages = await say('r', [user('plan')], { tools: [lookTool] });
+  await say('r', [...messages, user('go on')], { tools: [lookTool], max_tokens: 1 });
+  await say('r', [...messages, user('or not')], { tools: [lookTool] });
+  await say('r', [user('sub-agent')]);
+  const taken = await call('POST', '/api/rollouts/r/capture');
+  expect(taken.status).toBe(200);
+  const [{ model, histories }] = taken.json.models;
+  expect(model).toBe('agent');
+  // A turn of an earlier history that another one goes on from is a choice once, and its tools are known there too.
+  expect(histories.map(({ tools }: { tools: unknown }) => tools)).toEqual([[lookTool], [lookTool], null]);
+  const ends = histories.map(({ entries }: { entries: { finish_reason?: string; policy_step?: number }[] }) =>
+    entries.map((entry) => entry.finish_reason ?? null),
+  );
+  expect(ends).toEqual([
+    [null, 'stop', null, 'length'],
+    [null, null, null, 'stop'],
+    [null, 'stop'],
+  ]);
+  expect(histories[0].entries[1]).toMatchObject({ policy_step: 0, choice: { choice_index: 0 } });
+  expect(histories[0].entries[3]).toMatchObject({ completion_tokens: 1, prompt_tokens: expect.any(Number) });
+
+  expect((await call('POST', '/api/rollouts/r/capture')).json).toEqual(taken.json);
+  const late = await call('POST', '/rollouts/r/v1/chat/completions', { model: 'agent', messages: [user('more')] });
+  expect(late).toMatchObject({ status: 409, json: { error: { code: 'rollout_captured' } } });
+  expect((await call('POST', '/api/rollouts/r/reward', { reward: 1 })).json.error.code).toBe('rollout_captured');
+  expect((await train('k', [{ rollouts: ['r'] }])).json.error.code).toBe('rollout_captured');
+  expect((await call('GET', '/api/rollouts?state=captured')).json.rollouts).toMatchObject([{ id: 'r', calls: 4 }]);
+  expect(server.registry.get('agent').model.completions.rollouts.counts).toEqual({ open: 0, expired: 0 });
+
+  await restart();
+  expect((await call('POST', '/api/rollouts/r/capture')).json).toEqual(taken.json);
+  expect((await call('POST', '/api/rollouts/unknown/capture')).status).toBe(404);
+  await finished('other', 1);
+  expect((await call('POST', '/api/rollouts/other/capture')).json.error.code).toBe('rollout_finished');
 });
 
 test('a server without stored texts keeps rollouts in memory: they are trained, and gone after a restart', async () => {

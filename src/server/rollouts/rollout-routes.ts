@@ -1,17 +1,19 @@
-/** `/api/rollouts`: what the server collected, and the reward that ends a rollout. Layer 5. Shapes: `wire/rollouts.ts`. */
+/** `/api/rollouts`: what the server collected, and what ends a rollout: its reward, or the client that takes its turns. Layer 5. Shapes: `wire/rollouts.ts`. */
 import type { Context, Hono } from 'hono';
 import { parseWire } from '../../wire/errors.ts';
 import {
+  type CapturedRollout,
   parseRolloutId,
   type RolloutDetail,
+  type RolloutHistory,
   type RolloutSummary,
   rewardRequest,
   rolloutQuery,
 } from '../../wire/rollouts.ts';
 import { readJson } from '../http/read-json.ts';
-import type { ServedModel } from '../inference/served-model.ts';
+import type { ServedModel, StoredCompletion } from '../inference/served-model.ts';
 import type { ModelRegistry } from '../training/model-registry.ts';
-import { historyEntries, splitHistories } from './rollout-histories.ts';
+import { describeHistory, splitHistories } from './rollout-histories.ts';
 import { type Rollout, unknownRollout } from './rollouts.ts';
 
 const maxBodyBytes = 2 ** 20;
@@ -41,6 +43,15 @@ export function registerRolloutRoutes(app: Hono, registry: ModelRegistry): void 
       registry.events.publish({ type: 'rollout.finished', data: { model, rollout_id: rolloutId, reward } });
     }
     return c.json({ ...ended[0], models: ended.map(({ model }) => model) });
+  });
+  app.post('/api/rollouts/:id/capture', (c) => {
+    const found = find(c);
+    const models = found.map(([model, { id }]) => ({
+      model: model.name,
+      histories: historiesOf(model.completions.rollouts.capture(id)),
+    }));
+    const answer: CapturedRollout = { id: found[0]![1].id, models };
+    return c.json(answer);
   });
   app.get('/api/rollouts/:id', (c) => {
     const details = find(c).map(([model, rollout]) => detailOf(model, rollout));
@@ -84,16 +95,9 @@ function summaryOf({ name }: ServedModel, rollout: Rollout): RolloutSummary {
 
 /** Without histories where turns are not kept any more. */
 function detailOf(model: ServedModel, rollout: Rollout): RolloutDetail {
-  const turns = model.completions.rollouts.turns(rollout) ?? [];
-  const histories = splitHistories(turns).map((history) => {
-    const steps = new Map(
-      history.map(({ record }) => [`${record.completionId} ${record.choiceIndex}`, record.policyStep]),
-    );
-    return historyEntries(history).map((entry) => {
-      if (!('choice' in entry)) return entry;
-      const policyStep = steps.get(`${entry.choice.completion_id} ${entry.choice.choice_index}`);
-      return { ...entry, ...(policyStep !== undefined && { policy_step: policyStep }) };
-    });
-  });
-  return { ...summaryOf(model, rollout), histories };
+  return { ...summaryOf(model, rollout), histories: historiesOf(model.completions.rollouts.turns(rollout) ?? []) };
+}
+
+function historiesOf(turns: readonly StoredCompletion[]): RolloutHistory[] {
+  return splitHistories(turns).map((history) => describeHistory(history, turns));
 }

@@ -44,6 +44,7 @@ export interface RolloutStorage {
   readonly keepOutcome: (id: string, outcome: RolloutOutcome) => Promise<void>;
   readonly keepTrained: (ids: readonly string[], step: number) => void;
   readonly keepExpired: (id: string) => void;
+  readonly keepCaptured: (id: string) => void;
 }
 
 type Entry = { -readonly [K in keyof Rollout]: Rollout[K] } & {
@@ -185,8 +186,9 @@ export class RolloutBook {
           `rollout ${id}: ended with reward ${old.reward}, got another outcome; ${mend}`,
         );
       }
-    } else if (entry.state === 'expired') {
-      throw refuse(409, 'rollout_expired', `rollout ${id}: must be open to get a reward, was given up; roll out again`);
+    } else if (entry.state !== 'open') {
+      const reason = entry.state === 'captured' ? 'a client has taken its turns' : 'was given up; roll out again';
+      throw refuse(409, `rollout_${entry.state}`, `rollout ${id}: must be open to get a reward, ${reason}`);
     }
     const whole = { ...outcome, finishedAt: Date.now(), calls: entry.calls.length };
     this.#end(entry, whole);
@@ -197,6 +199,28 @@ export class RolloutBook {
       throw error;
     }
     return entry;
+  }
+
+  /**
+   * Hands the turns to a client, which scores and trains them itself: the rollout takes no more calls and no reward. Again it gives the same.
+   * Throws ApiError 404 for an unknown one, 409 if it has ended otherwise or its turns are not all kept.
+   */
+  capture(id: string): readonly StoredCompletion[] {
+    const entry = this.#entries.get(id);
+    if (entry === undefined) throw unknownRollout(id);
+    if (entry.state !== 'open' && entry.state !== 'captured') {
+      throw refuse(409, `rollout_${entry.state}`, `rollout ${id}: must be open to be captured, is ${entry.state}`);
+    }
+    const turns = this.turns(entry);
+    if (turns === null) {
+      const message = `rollout ${id}: must be kept whole to be captured, some of its turns are not; roll out again`;
+      throw refuse(409, 'rollout_expired', message);
+    }
+    if (entry.state === 'open') {
+      this.#markCaptured(entry);
+      this.#storage.keepCaptured(id);
+    }
+    return turns;
   }
 
   /** Holds rollouts for one `train` call until `release`. They must be finished and held by nobody. */
@@ -245,6 +269,11 @@ export class RolloutBook {
     if (entry?.state === 'open') this.#expire(entry);
   }
 
+  recallCaptured(id: string): void {
+    const entry = this.#entries.get(id);
+    if (entry?.state === 'open') this.#markCaptured(entry);
+  }
+
   /** Turns of this segment are gone: rollouts that need them for training are given up. */
   forget(segment: number): void {
     for (const [id, entry] of this.#entries) {
@@ -281,6 +310,12 @@ export class RolloutBook {
     this.#expired += 1;
   }
 
+  #markCaptured(entry: Entry): void {
+    entry.state = 'captured';
+    entry.seen.clear();
+    this.#open -= 1;
+  }
+
   #giveUp(entry: Entry): void {
     this.#expire(entry);
     this.#storage.keepExpired(entry.id);
@@ -309,7 +344,7 @@ export class RolloutBook {
 
   #forgetOldest(): void {
     for (const [id, { state }] of this.#entries) {
-      if (state !== 'trained' && state !== 'expired') continue;
+      if (state === 'open' || state === 'finished') continue;
       this.#entries.delete(id);
       return;
     }
