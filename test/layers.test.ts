@@ -20,7 +20,7 @@ const layers: Readonly<Record<string, readonly string[]>> = {
   sdk: ['wire', 'core'],
   rewards: ['sdk', 'wire', 'core'],
   trackers: ['sdk', 'core'],
-  parquet: ['wire', 'core'],
+  parquet: ['formats', 'core'],
   environments: ['sdk', 'core'],
   integrations: ['sdk', 'core'],
   mcp: ['rewards', 'sdk', 'core'],

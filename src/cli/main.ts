@@ -9,6 +9,7 @@ import { createHistoryCommand } from './history.ts';
 import { createKeysCommand } from './keys.ts';
 import { createPurgeCommand } from './purge.ts';
 import { createServeCommand } from './serve.ts';
+import { createTrajectoriesCommand } from './trajectories.ts';
 
 const program: Command = new Command('art')
   .description('Trains agents by reinforcement learning: serves a model, samples from it, trains it.')
@@ -16,6 +17,7 @@ const program: Command = new Command('art')
   .addCommand(createServeCommand())
   .addCommand(createHistoryCommand())
   .addCommand(createExportCommand())
+  .addCommand(createTrajectoriesCommand())
   .addCommand(createKeysCommand())
   .addCommand(createAuditCommand())
   .addCommand(createPurgeCommand());
