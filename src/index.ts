@@ -68,4 +68,5 @@ export {
 export type { TrainOptions } from './sdk/options.ts';
 export type { TrainCallOptions } from './sdk/training-calls.ts';
 export type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from './wire/checkpoint-names.ts';
+export type { RunState } from './wire/state.ts';
 export type { TrainProgress } from './wire/training.ts';

@@ -1,6 +1,7 @@
 /** What a model is registered with. Layer 5. */
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
+import type { RunState } from '../wire/state.ts';
 import type { CallOptions } from './call.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
 import type { Loggable } from './encode.ts';
@@ -82,6 +83,12 @@ export interface Backend {
   /** One metric over the steps: of the history, or measured by a clock (`time/…`, `throughput/…`). */
   getMetric(model: ModelReference, metric: string, options?: MetricOptions): Promise<readonly MetricPoint[]>;
   listMetrics(model: ModelReference, options?: CallOptions): Promise<readonly string[]>;
+
+  /** What programs keep with the model's run; `{}` where nothing was written. */
+  readState(model: ModelReference, options?: CallOptions): Promise<RunState>;
+  /** Merges objects at every depth, replaces everything else; returns the state after it. */
+  mergeState(model: ModelReference, patch: RunState, options?: CallOptions): Promise<RunState>;
+  overwriteState(model: ModelReference, state: RunState, options?: CallOptions): Promise<void>;
 
   /** By ascending step. */
   listCheckpoints(model: ModelReference, range?: CheckpointRange): Promise<readonly Checkpoint[]>;

@@ -4,6 +4,7 @@ import { refuseUnknownKeys } from '../core/options.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
 import { describeIssue } from '../wire/errors.ts';
+import type { RunState } from '../wire/state.ts';
 import { registerRequest } from '../wire/training.ts';
 import { fromModelInfo, fromTrainResult, toRegisterRequest } from '../wire/training-names.ts';
 import type {
@@ -37,6 +38,7 @@ import { callCancelJob, callFollowJob, callJob, callListJobs, type FollowOptions
 import { callListModels, callMetric, callMetricNames, type MetricOptions, type MetricPoint } from './metric-calls.ts';
 import type { LogOptions, TrainableModel } from './model.ts';
 import { encodeTrainOptions, type TrainOptions } from './options.ts';
+import { callMergeState, callOverwriteState, callReadState } from './state-calls.ts';
 import {
   callHistory,
   callLog,
@@ -108,6 +110,18 @@ export abstract class HttpBackend implements Backend {
 
   async listMetrics({ name }: ModelReference, options: CallOptions = {}): Promise<readonly string[]> {
     return callMetricNames(this.#api, name, options);
+  }
+
+  async readState({ name }: ModelReference, options: CallOptions = {}): Promise<RunState> {
+    return callReadState(this.#api, name, options);
+  }
+
+  async mergeState({ name }: ModelReference, patch: RunState, options: CallOptions = {}): Promise<RunState> {
+    return callMergeState(this.#api, name, patch, options);
+  }
+
+  async overwriteState({ name }: ModelReference, state: RunState, options: CallOptions = {}): Promise<void> {
+    return callOverwriteState(this.#api, name, state, options);
   }
 
   async listCheckpoints({ name }: ModelReference, range: CheckpointRange = {}): Promise<readonly Checkpoint[]> {

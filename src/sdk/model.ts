@@ -3,6 +3,7 @@ import OpenAI from 'openai';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import type { Checkpoint, Removed } from '../wire/checkpoint-names.ts';
+import type { RunState } from '../wire/state.ts';
 import type { Backend, InferenceEndpoint } from './backend.ts';
 import type { CallOptions } from './call.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
@@ -185,6 +186,20 @@ export class TrainableModel implements ChatModel {
   /** One metric over the steps. */
   async getMetric(metric: string, options: MetricOptions = {}): Promise<readonly MetricPoint[]> {
     return this.backend().getMetric(this, metric, options);
+  }
+
+  /** What programs keep with the run, across restarts; `{}` where nothing was written. */
+  async readState(options: CallOptions = {}): Promise<RunState> {
+    return this.backend().readState(this, options);
+  }
+
+  /** Merges objects at every depth, replaces everything else; returns the state after it. */
+  async mergeState(patch: RunState, options: CallOptions = {}): Promise<RunState> {
+    return this.backend().mergeState(this, patch, options);
+  }
+
+  async overwriteState(state: RunState, options: CallOptions = {}): Promise<void> {
+    return this.backend().overwriteState(this, state, options);
   }
 
   #notRegistered(): ConfigError {

@@ -21,6 +21,7 @@ import { eventData, resetEvent } from './events.ts';
 import { job, jobList } from './jobs.ts';
 import { defineRoute, type RouteResponse } from './route.ts';
 import { sftRequest } from './sft.ts';
+import { stateRoutes } from './state.ts';
 import {
   historyResponse,
   logRequest,
@@ -238,6 +239,7 @@ export const apiRoutes = {
     errors: [404],
   }),
   ...checkpointRoutes,
+  ...stateRoutes,
   events: defineRoute({
     method: 'get',
     path: '/api/events',

@@ -21,6 +21,7 @@ import { job } from './jobs.ts';
 import { chatCompletionRequest } from './openai.ts';
 import { responsesRequest } from './responses.ts';
 import { sftConversation, sftRequest } from './sft.ts';
+import { runState } from './state.ts';
 import {
   modelInfo,
   registerRequest,
@@ -56,6 +57,7 @@ export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, st
   [responseObject, 'Response'],
   [responsesRequest, 'ResponseRequest'],
   [retention, 'Retention'],
+  [runState, 'State'],
   [servedModel, 'ServedModel'],
   [servedModels, 'ServedModels'],
   [sftConversation, 'Conversation'],

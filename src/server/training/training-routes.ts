@@ -18,6 +18,7 @@ import { checkpointHandlers } from './checkpoint-routes.ts';
 import { dataHandlers } from './data-routes.ts';
 import type { TrainJob } from './jobs.ts';
 import type { ModelRegistry } from './model-registry.ts';
+import { stateHandlers } from './state-routes.ts';
 
 export interface TrainingRoutesOptions {
   /** After this time a registration that is not done is answered 202; default 20 s. */
@@ -35,6 +36,7 @@ export function registerTrainingRoutes(app: Hono, registry: ModelRegistry, optio
     ...jobHandlers(registry),
     ...dataHandlers(registry),
     ...checkpointHandlers(registry),
+    ...stateHandlers(registry),
     ...serverHandlers(registry),
   };
   registerRoutes(app, apiRoutes, handlers);
