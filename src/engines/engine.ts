@@ -93,21 +93,32 @@ export interface Datum {
   readonly advantages: readonly number[];
   /** Sampling temperature of token t (greedy counts as 1); 1 where actionMask is 0. */
   readonly temperatures: readonly number[];
-  /** Weight of token t in the loss; default 1. */
+  /** Weight of token t in the loss and its terms; default 1. */
   readonly tokenWeights?: readonly number[];
+  /** Logprob of token t under the reference policy; read where `klWeight` is not 0. */
+  readonly referenceLogprobs?: readonly number[];
+  /** Mean of training − sampling over all action tokens of the trajectory, at the weights being trained; read by `gspo`. */
+  readonly sequenceLogRatio?: number;
 }
 
-/** Clip bounds and entropy bonus as in `TrainConfig`. */
-interface PolicyLoss {
+/** What every policy loss may add. 0, the default: not computed. */
+interface PolicyTerms {
+  /** Takes off weight × Σ w·H, H the policy's entropy at the token. */
+  readonly entropyBonus?: number;
+  /** Adds weight × Σ w·k3, the estimate of KL(policy ‖ reference). */
+  readonly klWeight?: number;
+}
+
+/** cispo: the ratio's weight is held to [clipLow, clipHigh]; ppo, gspo: the ratio to [1 − clipLow, 1 + clipHigh]. */
+interface ClipRange {
   readonly clipLow: number;
   readonly clipHigh: number;
-  /** Default 0. */
-  readonly entropyBonus?: number;
 }
 
+/** Ratios are to `samplingLogprobs`. Every loss is a sum over action tokens with weights w = `tokenWeights` × `scale`. */
 export type LossConfig =
-  | ({ readonly name: 'cispo' } & PolicyLoss)
-  | ({ readonly name: 'ppo' } & PolicyLoss)
+  | ({ readonly name: 'cispo' | 'ppo' | 'gspo' } & ClipRange & PolicyTerms)
+  | ({ readonly name: 'importanceSampling' } & PolicyTerms)
   | { readonly name: 'crossEntropy' };
 
 export interface ForwardBackwardRequest {

@@ -2,6 +2,9 @@
  * Losses against values worked out by hand. With ρ = exp(training − sampling), weight w, advantage A:
  *   CISPO: −w · clip(ρ, low, high) · A · training,            gradient −w · clip(ρ, low, high) · A
  *   PPO:   −w · min(ρA, clip(ρ, 1 − low, 1 + high) · A),      gradient −w · ρ · A where ρA is the smaller, else 0
+ *   GSPO:  as PPO with the ratio s of the trajectory, which is given
+ *   importance sampling: −w · ρA,                             gradient −w · ρA
+ *   k3 with r = exp(reference − training): w · (r − ln r − 1), gradient w · (1 − r)
  */
 import { describe, expect, test } from 'vitest';
 import { expectClose, type Tolerance, tolerances } from '../../test/tolerance.ts';
@@ -10,9 +13,21 @@ import { input, makeGraph, type Tensor } from '../graph/builder.ts';
 import { hostTensor, type Runtime } from '../graph/runtime.ts';
 import { createOrtRuntime } from '../graph/runtime-ort.ts';
 import { createReferenceRuntime } from '../graph/runtime-reference.ts';
-import { cispoLoss, crossEntropyLoss, type LossInputs, ppoLoss } from './loss.ts';
+import {
+  cispoLoss,
+  crossEntropyLoss,
+  gspoLoss,
+  importanceSamplingLoss,
+  klK3Sum,
+  type LossInputs,
+  ppoLoss,
+  type SequenceLossInputs,
+} from './loss.ts';
+
+type Inputs = LossInputs & SequenceLossInputs & { readonly referenceLogprobs: Tensor };
 
 interface Row {
+  /** ρ, s or r of the formulas. */
   readonly ratio: number;
   readonly advantage: number;
   readonly weight: number;
@@ -32,7 +47,7 @@ const runtimes: readonly (readonly [string, Runtime, Tolerance])[] = [
 
 async function evaluate(
   runtime: Runtime,
-  build: (inputs: LossInputs, clip: { clipLow: Tensor; clipHigh: Tensor }) => Tensor,
+  build: (inputs: Inputs, clip: { clipLow: Tensor; clipHigh: Tensor }) => Tensor,
   rows: readonly Row[],
   clip: { readonly clipLow: number; readonly clipHigh: number },
 ): Promise<{ loss: number; gradient: ArrayLike<number> }> {
@@ -42,6 +57,8 @@ async function evaluate(
     weights: column('weights'),
     samplingLogprobs: column('samplingLogprobs'),
     advantages: column('advantages'),
+    sequenceLogRatios: column('sequenceLogRatios'),
+    referenceLogprobs: column('referenceLogprobs'),
   };
   const loss = build(inputs, { clipLow: input('clipLow', []), clipHigh: input('clipHigh', []) });
   const [gradient] = gradients(loss, [inputs.trainingLogprobs]);
@@ -51,6 +68,8 @@ async function evaluate(
     weights: rows.map(({ weight }) => weight),
     samplingLogprobs: rows.map(({ ratio }) => TRAINING - Math.log(ratio)),
     advantages: rows.map(({ advantage }) => advantage),
+    sequenceLogRatios: rows.map(({ ratio }) => Math.log(ratio)),
+    referenceLogprobs: rows.map(({ ratio }) => TRAINING + Math.log(ratio)),
     clipLow: [clip.clipLow],
     clipHigh: [clip.clipHigh],
   };
@@ -120,6 +139,43 @@ describe.each(runtimes)('%s', (_name, runtime, tolerance) => {
       { ratio: 2, advantage: 3, weight: 0, loss: 0, gradient: 0 },
     ];
     await check(runtime, tolerance, ppoLoss, rows, { clipLow: 0.25, clipHigh: 0.5 });
+  });
+
+  test('GSPO clips by the ratio of the sequence, and its gradient is that ratio on every token', async () => {
+    const rows: readonly Row[] = [
+      { ratio: 1, advantage: 2, weight: 0.5, loss: -1, gradient: -1 },
+      // Inside [0.9, 1.2]: −0.25 · 1.1 · 3 for each of four tokens with weight 1/4.
+      { ratio: 1.1, advantage: 3, weight: 0.25, loss: -0.825, gradient: -0.825 },
+      { ratio: 1.5, advantage: 1, weight: 1, loss: -1.2, gradient: 0 },
+      { ratio: 1.5, advantage: -1, weight: 1, loss: 1.5, gradient: 1.5 },
+      { ratio: 0.5, advantage: 1, weight: 1, loss: -0.5, gradient: -0.5 },
+      { ratio: 0.5, advantage: -2, weight: 1, loss: 1.8, gradient: 0 },
+    ];
+    await check(runtime, tolerance, gspoLoss, rows, { clipLow: 0.1, clipHigh: 0.2 });
+  });
+
+  test('importance sampling weighs by the ratio, whatever it is', async () => {
+    const rows: readonly Row[] = [
+      { ratio: 1, advantage: 2, weight: 0.5, loss: -1, gradient: -1 },
+      { ratio: 8, advantage: 1, weight: 1, loss: -8, gradient: -8 },
+      { ratio: 8, advantage: -0.5, weight: 0.25, loss: 1, gradient: 1 },
+      { ratio: 0.125, advantage: -2, weight: 2, loss: 0.5, gradient: 0.5 },
+      { ratio: 3, advantage: 5, weight: 0, loss: 0, gradient: 0 },
+    ];
+    await check(runtime, tolerance, importanceSamplingLoss, rows, { clipLow: 0, clipHigh: 0 });
+  });
+
+  test('k3 is r − ln r − 1: 0 at equal policies, never below', async () => {
+    const rows: readonly Row[] = [
+      { ratio: 1, advantage: 0, weight: 1, loss: 0, gradient: 0 },
+      // r = 2: 2 − 0.693147 − 1 = 0.306853; the policy must grow where the reference is likelier.
+      { ratio: 2, advantage: 0, weight: 1, loss: 1 - LN2, gradient: -1 },
+      // r = 1/2: 0.5 + 0.693147 − 1 = 0.193147.
+      { ratio: 0.5, advantage: 0, weight: 2, loss: 2 * (LN2 - 0.5), gradient: 1 },
+      { ratio: 4, advantage: 0, weight: 0.5, loss: 0.5 * (3 - 2 * LN2), gradient: -1.5 },
+      { ratio: 4, advantage: 0, weight: 0, loss: 0, gradient: 0 },
+    ];
+    await check(runtime, tolerance, klK3Sum, rows, { clipLow: 0, clipHigh: 0 });
   });
 
   test('cross-entropy is the weighted sum of −ln π', async () => {

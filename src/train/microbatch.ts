@@ -17,7 +17,42 @@ export interface TrainingSequence {
   readonly advantages: readonly number[];
   readonly temperatures: readonly number[];
   readonly tokenWeights?: readonly number[];
+  readonly referenceLogprobs?: readonly number[];
+  readonly sequenceLogRatio?: number;
 }
+
+/** Columns that a loss reads, [M, 1]; the targets, their rows and temperatures are none of them. */
+export const lossColumns = [
+  'actions',
+  'tokenWeights',
+  'samplingLogprobs',
+  'advantages',
+  'referenceLogprobs',
+  'sequenceLogRatios',
+] as const;
+export type ColumnName = (typeof lossColumns)[number];
+
+/** Columns of what a sequence may lack. They are there where all sequences of a microbatch have it. */
+export const optionalColumns: readonly {
+  readonly name: ColumnName;
+  readonly field: keyof TrainingSequence;
+  /** Of rows without a place; no loss may become infinite by it, for that times weight 0 is not a number. */
+  readonly padding: number;
+  readonly read: (sequence: TrainingSequence, position: number) => number | undefined;
+}[] = [
+  {
+    name: 'referenceLogprobs',
+    field: 'referenceLogprobs',
+    padding: -1e4,
+    read: ({ referenceLogprobs }, position) => referenceLogprobs?.[position],
+  },
+  {
+    name: 'sequenceLogRatios',
+    field: 'sequenceLogRatio',
+    padding: 0,
+    read: ({ sequenceLogRatio }) => sequenceLogRatio,
+  },
+];
 
 /** Token `position` of sequence `index`. */
 export interface TokenPlace {
@@ -77,17 +112,21 @@ function checkSequence(sequence: TrainingSequence, index: number, options: Limit
   if (length > options.maxPositions) {
     throw new DataError(`datum ${index}: must have at most ${options.maxPositions} tokens, got ${length}`);
   }
-  const tokenWeights = sequence.tokenWeights ?? actionMask;
+  const { tokenWeights = actionMask, referenceLogprobs = actionMask, sequenceLogRatio = 0 } = sequence;
   for (const [name, values] of Object.entries({
     actionMask,
     samplingLogprobs,
     advantages,
     temperatures,
     tokenWeights,
+    referenceLogprobs,
   })) {
     if (values.length !== length) {
       throw new DataError(`datum ${index}: ${name} must have one entry per token (${length}), got ${values.length}`);
     }
+  }
+  if (!Number.isFinite(sequenceLogRatio)) {
+    throw new DataError(`datum ${index}: sequenceLogRatio must be finite, got ${sequenceLogRatio}`);
   }
   for (let t = 0; t < length; t++) {
     const id = tokenIds[t]!;
@@ -106,8 +145,13 @@ function checkSequence(sequence: TrainingSequence, index: number, options: Limit
           `${samplingLogprobs[t]}, ${advantages[t]} and ${temperatures[t]} at ${t}`,
       );
     }
-    if (!Number.isFinite(tokenWeights[t])) {
-      throw new DataError(`datum ${index}: tokenWeights must be finite, got ${tokenWeights[t]} at ${t}`);
+    for (const [name, values] of [
+      ['tokenWeights', tokenWeights] as const,
+      ['referenceLogprobs', referenceLogprobs] as const,
+    ]) {
+      if (!Number.isFinite(values[t])) {
+        throw new DataError(`datum ${index}: ${name} must be finite, got ${values[t]} at ${t}`);
+      }
     }
   }
 }
@@ -182,6 +226,13 @@ export function lossFeeds(
     advantages[i] = sequence.advantages[position]!;
     tokenWeights[i] = sequence.tokenWeights?.[position] ?? 1;
   }
+  const optional = optionalColumns.flatMap(({ name, read, padding }) => {
+    const values = places.map(({ index, position }) => read(sequences[index]!, position));
+    if (values.length === 0 || values.includes(undefined)) return [];
+    const padded = new Float32Array(count).fill(padding);
+    padded.set(values as number[]);
+    return [[name, padded] as const];
+  });
   const column = (data: Float32Array | BigInt64Array): HostTensor => ({
     dtype: data instanceof Float32Array ? 'float32' : 'int64',
     shape: [count, 1],
@@ -195,6 +246,7 @@ export function lossFeeds(
     samplingLogprobs: column(samplingLogprobs),
     advantages: column(advantages),
     tokenWeights: column(tokenWeights),
+    ...Object.fromEntries(optional.map(([name, data]) => [name, column(data)])),
   };
 }
 

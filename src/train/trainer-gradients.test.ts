@@ -57,12 +57,7 @@ async function setUp(config: DecoderConfig, lora: LoraSpec | null, trained: read
 }
 
 /** Sampling logprobs that put the ratios inside the clip range, far above and far below it, away from its kinks. */
-async function policyFeeds(
-  config: DecoderConfig,
-  lora: LoraSpec | null,
-  feeds: Feeds,
-  hasEntropy: boolean,
-): Promise<Feeds> {
+async function policyFeeds(config: DecoderConfig, lora: LoraSpec | null, feeds: Feeds, loss: LossKind): Promise<Feeds> {
   const graph = trainingGraph(config, lora, 'logprobs', []);
   const names = new Set(graph.inputs.map(({ name }) => name!));
   const executable = await runtime.compile(graph);
@@ -70,13 +65,19 @@ async function policyFeeds(
     Object.fromEntries(Object.entries(feeds).filter(([name]) => names.has(name))),
   );
   const logRatios = [0.05, -0.05, 1, -1, 1, 0];
-  return {
-    samplingLogprobs: column(logRatios.map((logRatio, i) => Number(logprobs!.data[i]) - logRatio)),
+  const shifted = (by: readonly number[]): HostTensor =>
+    column(by.map((value, i) => Number(logprobs!.data[i]) + value));
+  const all: Feeds = {
+    samplingLogprobs: shifted(logRatios.map((logRatio) => -logRatio)),
+    referenceLogprobs: shifted([0.5, -0.5, 0, 1, -1, 2]),
     advantages: column([1, -2, 1, 1, -1, 3]),
     clipLow: hostTensor(Float64Array.of(0.2), []),
     clipHigh: hostTensor(Float64Array.of(0.2), []),
-    ...(hasEntropy ? { entropyBonus: hostTensor(Float64Array.of(0.3), []) } : {}),
+    entropyBonus: hostTensor(Float64Array.of(0.3), []),
+    klWeight: hostTensor(Float64Array.of(0.7), []),
   };
+  const known = new Set(trainingGraph(config, lora, loss, []).inputs.map(({ name }) => name));
+  return Object.fromEntries(Object.entries(all).filter(([name]) => known.has(name)));
 }
 
 async function expectGradients(
@@ -89,7 +90,7 @@ async function expectGradients(
   const { whole, lossOf } = await setUp(config, lora, trained, loss);
   const feeds: Record<string, HostTensor> = inputFeeds(config);
   for (const [name, { data, shape }] of weights) feeds[name] = hostTensor(Float64Array.from(data), shape);
-  if (loss !== 'crossEntropy') Object.assign(feeds, await policyFeeds(config, lora, feeds, loss === 'ppoWithEntropy'));
+  Object.assign(feeds, await policyFeeds(config, lora, feeds, loss));
   const results = await whole.run(feeds);
   const numeric = async (name: string, direction: (i: number) => number): Promise<number> => {
     const { data, shape } = feeds[name]!;
@@ -123,7 +124,17 @@ test('PPO with entropy bonus: gradients of every LoRA tensor', async () => {
   const adapter = randomAdapter(config, lora, 1);
   const weights = new Map([...randomParameters(config, 1), ...adapter]);
   expect(adapter.size).toBe(2 * 7 * 2);
-  await expectGradients(config, lora, weights, [...adapter.keys()], 'ppoWithEntropy');
+  await expectGradients(config, lora, weights, [...adapter.keys()], 'ppo+entropyBonus');
+});
+
+test('importance sampling with a KL term: gradients of LoRA tensors before and after attention', async () => {
+  const config = tinyConfig({ vocabSize: 24 });
+  const lora = loraSpec({ rank: 2, alpha: 3 }, config);
+  const adapter = randomAdapter(config, lora, 3);
+  const weights = new Map([...randomParameters(config, 3), ...adapter]);
+  const trained = [...adapter.keys()].filter((name) => /layers.0.*(k_proj|down_proj)/.test(name));
+  expect(trained).toHaveLength(4);
+  await expectGradients(config, lora, weights, trained, 'importanceSampling+klWeight');
 });
 
 test.each([

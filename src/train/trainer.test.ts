@@ -258,10 +258,35 @@ test.each<[string, () => Promise<unknown>, new (message: string) => Error, strin
     'loss: clipHigh must be finite, got NaN',
   ],
   [
+    'a missing clip bound',
+    () => trainer.forwardBackward(sequences, { name: 'ppo', clipLow: 0.2 } as unknown as LossSpec, 1),
+    ConfigError,
+    'loss: ppo needs clipHigh, got none',
+  ],
+  [
+    'a setting of another loss',
+    () => trainer.forwardBackward(sequences, { name: 'crossEntropy', klWeight: 1 } as unknown as LossSpec, 1),
+    ConfigError,
+    'loss: crossEntropy takes no settings, got klWeight',
+  ],
+  [
+    'a KL term without reference',
+    () => trainer.forwardBackward(sequences, { ...cispo, klWeight: 0.1 } as LossSpec, 1),
+    DataError,
+    'datum 0: cispo+klWeight needs referenceLogprobs, got none',
+  ],
+  [
+    'GSPO without the ratio of a trajectory',
+    () =>
+      trainer.forwardBackward([{ ...sequences[0]!, sequenceLogRatio: 0 }, sequences[1]!], { ...ppo, name: 'gspo' }, 1),
+    DataError,
+    'datum 1: gspo+entropyBonus needs sequenceLogRatio, got none',
+  ],
+  [
     'an unknown loss',
     () => trainer.forwardBackward(sequences, { ...ppo, name: 'dpo' } as unknown as LossSpec, 1),
     ConfigError,
-    "loss: name must be cispo, ppo or crossEntropy, got 'dpo'",
+    "loss: name must be one of cispo, ppo, gspo, importanceSampling, crossEntropy, got 'dpo'",
   ],
 ])('refuses %s, and keeps what has accumulated', async (_name, call, type, message) => {
   const expected = flat(await gradientsOf(trainer, sequences));

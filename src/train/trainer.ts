@@ -79,7 +79,7 @@ export class Trainer {
     scale: number,
   ): Promise<ForwardBackwardStats> {
     if (!Number.isFinite(scale)) throw new ConfigError(`forwardBackward: scale must be finite, got ${scale}`);
-    checkLoss(loss);
+    checkLoss(loss, sequences);
     const units = planUnits(sequences, this.#planOptions());
     const trainingLogprobs = sequences.map((sequence) => new Array<number>(sequence.tokenIds.length).fill(0));
     const sums = { loss: 0, entropy: 0, actionTokens: 0 };

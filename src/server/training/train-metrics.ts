@@ -50,13 +50,15 @@ export function percentile(values: readonly number[], q: number): number {
   return lower + (upper - lower) * (position - below);
 }
 
-/** Whether the loss's clip takes effect on a token. */
+/** Whether the loss's clip takes effect on a token; `ratio` is that of its trajectory for GSPO. */
 export function isClipped(loss: LossConfig, ratio: number, advantage: number): boolean {
   switch (loss.name) {
     case 'cispo':
       return ratio < loss.clipLow || ratio > loss.clipHigh;
     case 'ppo':
+    case 'gspo':
       return (advantage > 0 && ratio > 1 + loss.clipHigh) || (advantage < 0 && ratio < 1 - loss.clipLow);
+    case 'importanceSampling':
     case 'crossEntropy':
       return false;
   }
