@@ -12,6 +12,7 @@ export {
   StorageError,
 } from './core/errors.ts';
 export { createRng, deriveSeed, type Rng, shuffle } from './core/rng.ts';
+export { type TokenPrices, type TokenUsage, tokenCost } from './core/token-cost.ts';
 export { type AdamOptions, defaultTrainConfig, type TrainConfig } from './core/train-config.ts';
 export {
   type ChatChoice,
@@ -56,6 +57,15 @@ export type { GatherProgress } from './sdk/gather-tally.ts';
 export { RemoteBackend, type RemoteBackendOptions } from './sdk/http-backend.ts';
 export type { FollowOptions, JobFilter } from './sdk/jobs.ts';
 export type { MetricOptions, MetricPoint } from './sdk/metric-calls.ts';
+export {
+  type CostOptions,
+  type MeteredResponse,
+  MetricsBuilder,
+  type MetricsBuilderOptions,
+  openMetricsBuilder,
+  type Phase,
+  readUsage,
+} from './sdk/metrics-builder.ts';
 export {
   type ChatModel,
   type LogOptions,
