@@ -75,7 +75,26 @@ export {
   TrainableModel,
   type TrainableModelInit,
 } from './sdk/model.ts';
+export { ModelTrackers, type TrackedRow } from './sdk/model-trackers.ts';
 export type { TrainOptions } from './sdk/options.ts';
+export type {
+  TrackedGroup,
+  TrackedHistory,
+  TrackedMessage,
+  TrackedTexts,
+  TrackedTrajectory,
+} from './sdk/tracked-groups.ts';
+export type {
+  FlushOptions,
+  Tracker,
+  TrackerConfig,
+  TrackerHealth,
+  TrackerRow,
+  TrackerRun,
+  TrackerSink,
+  TrackerTrajectories,
+} from './sdk/tracker.ts';
+export { type CreateTrackerOptions, createTracker, type TrackerOptions } from './sdk/tracker-queue.ts';
 export type { TrainCallOptions } from './sdk/training-calls.ts';
 export type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from './wire/checkpoint-names.ts';
 export type { RunState } from './wire/state.ts';

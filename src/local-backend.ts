@@ -87,11 +87,11 @@ export class LocalBackend extends HttpBackend implements AsyncDisposable {
     return { baseURL: reachableUrl(url), apiKey: localKey };
   }
 
-  /** Ends engines and server; a step under way is given up and leaves no trace. Idempotent. */
+  /** Ends engines and server; a step under way is given up and leaves no trace; trackers get up to 10 s for what they hold. Idempotent. */
   async close(): Promise<void> {
     this.#isClosed = true;
     const running = await this.#running?.catch(() => undefined);
-    await running?.close();
+    await Promise.all([running?.close(), this.closeTrackers()]);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

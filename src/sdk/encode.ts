@@ -13,6 +13,17 @@ import type { WireGroup, WireTrajectory } from '../wire/training.ts';
 /** What may be logged: groups, or trajectories, which count as one group. */
 export type Loggable = TrajectoryGroup | readonly TrajectoryGroup[] | readonly Trajectory[];
 
+/** What is logged as groups: trajectories alone are one. Throws DataError for a mixture. */
+export function toGroups(entries: Loggable): readonly TrajectoryGroup[] {
+  const list: readonly unknown[] = entries instanceof TrajectoryGroup ? [entries] : entries;
+  if (list.every((entry) => entry instanceof TrajectoryGroup)) return list;
+  if (list.every((entry) => entry instanceof Trajectory)) return [new TrajectoryGroup(list)];
+  const odd = list.find((entry) => !(entry instanceof TrajectoryGroup || entry instanceof Trajectory));
+  throw new DataError(
+    `log: entries must be all Trajectory or all TrajectoryGroup objects, got ${odd === undefined ? 'both' : describe(odd)}`,
+  );
+}
+
 /** Groups for training: every choice must come from our server. Throws DataError that names the group and the trajectory. */
 export function encodeTrainGroups(groups: readonly TrajectoryGroup[]): WireGroup[] {
   return groups.map((group, index) => {
@@ -39,15 +50,9 @@ export function encodeTrainGroups(groups: readonly TrajectoryGroup[]): WireGroup
 
 /** Groups for logging: choices of any endpoint, which keep their text only where they are not ours. */
 export function encodeLogGroups(entries: Loggable): WireGroup[] {
-  const list: readonly unknown[] = entries instanceof TrajectoryGroup ? [entries] : entries;
   const encode = (group: TrajectoryGroup): WireGroup =>
     encodeGroup(group, (trajectory, position) => encodeTrajectory(trajectory, `log: trajectory ${position}`));
-  if (list.every((entry) => entry instanceof TrajectoryGroup)) return list.map(encode);
-  if (list.every((entry) => entry instanceof Trajectory)) return [encode(new TrajectoryGroup(list))];
-  const odd = list.find((entry) => !(entry instanceof TrajectoryGroup || entry instanceof Trajectory));
-  throw new DataError(
-    `log: entries must be all Trajectory or all TrajectoryGroup objects, got ${odd === undefined ? 'both' : describe(odd)}`,
-  );
+  return toGroups(entries).map(encode);
 }
 
 function encodeGroup(

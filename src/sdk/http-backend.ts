@@ -1,6 +1,7 @@
 /** Backends that speak to a server over HTTP: each method of `Backend` once, wherever the server is. Layer 5. */
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import { defaultTrainConfig } from '../core/train-config.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
 import { describeIssue } from '../wire/errors.ts';
@@ -33,10 +34,10 @@ import {
   type DeleteCheckpointsOptions,
   type DeletedCheckpoints,
 } from './checkpoints.ts';
-import { encodeLogGroups, encodeTrainGroups, type Loggable } from './encode.ts';
+import { encodeLogGroups, encodeTrainGroups, type Loggable, toGroups } from './encode.ts';
 import { callCancelJob, callFollowJob, callJob, callListJobs, type FollowOptions, type JobFilter } from './jobs.ts';
 import { callListModels, callMetric, callMetricNames, type MetricOptions, type MetricPoint } from './metric-calls.ts';
-import type { LogOptions, TrainableModel } from './model.ts';
+import { type LogOptions, metricsOfLog, type TrainableModel } from './model.ts';
 import { encodeTrainOptions, type TrainOptions } from './options.ts';
 import { callMergeState, callOverwriteState, callReadState } from './state-calls.ts';
 import {
@@ -51,6 +52,7 @@ import {
 /** The methods of `Backend` as calls of a server; where that is, a subclass says. */
 export abstract class HttpBackend implements Backend {
   readonly #api: Api = createApi(() => this.connect());
+  readonly #models = new Set<TrainableModel>();
 
   /** The server's address; asked at each call, so that the first one may start it. */
   protected abstract connect(): Promise<ApiAddress>;
@@ -61,6 +63,7 @@ export abstract class HttpBackend implements Backend {
     if (!request.success)
       throw new ConfigError(`TrainableModel: ${describeIssue(request.error.issues[0], body).message}`);
     await callRegister(this.#api, request.data, options);
+    this.#models.add(model);
     const { baseURL, apiKey } = await this.connect();
     return { baseURL: `${baseURL}/v1`, apiKey, modelName: model.name };
   }
@@ -72,7 +75,11 @@ export abstract class HttpBackend implements Backend {
     call: TrainCallOptions = {},
   ): Promise<TrainResult> {
     const request = { options: encodeTrainOptions(options), groups: encodeTrainGroups(groups) };
-    return fromTrainResult(await callTrain(this.#api, model.name, request, call));
+    const adam = { ...defaultTrainConfig.adam, ...options.adam };
+    model.trackers.noteOptions('train', { ...defaultTrainConfig, ...options, adam });
+    const result = fromTrainResult(await callTrain(this.#api, model.name, request, call));
+    model.trackers.logRow({ step: result.step, split: 'train', metrics: result.metrics, groups });
+    return result;
   }
 
   async getStep(model: TrainableModel, options: CallOptions = {}): Promise<number> {
@@ -81,7 +88,10 @@ export abstract class HttpBackend implements Backend {
 
   async log(model: TrainableModel, entries: Loggable, options: LogOptions = {}): Promise<void> {
     const { split = 'val', step = null, metrics = {}, signal } = options;
-    await callLog(this.#api, model.name, { split, step, metrics, groups: encodeLogGroups(entries) }, { signal });
+    const request = { split, step, metrics, groups: encodeLogGroups(entries) };
+    const logged = await callLog(this.#api, model.name, request, { signal });
+    const row = { step: logged.step, split, metrics: metricsOfLog(split, entries, metrics) };
+    model.trackers.logRow({ ...row, groups: toGroups(entries) });
   }
 
   async history(model: TrainableModel, options: CallOptions = {}): Promise<readonly HistoryRow[]> {
@@ -184,6 +194,11 @@ export abstract class HttpBackend implements Backend {
   }
 
   abstract close(): Promise<void>;
+
+  /** Sends what the trackers of registered models still hold, for a bounded time, and ends their runs. */
+  protected async closeTrackers(): Promise<void> {
+    await Promise.all([...this.#models].map((model) => model.trackers.close()));
+  }
 }
 
 export interface RemoteBackendOptions {
@@ -213,8 +228,10 @@ export class RemoteBackend extends HttpBackend {
     return this.#address;
   }
 
-  /** The server is not ours: nothing to do. */
-  async close(): Promise<void> {}
+  /** Ends the runs of trackers, for at most 10 s. The server is not ours: it goes on. */
+  async close(): Promise<void> {
+    await this.closeTrackers();
+  }
 }
 
 /** Throws ConfigError, which does not quote the key, if no header can carry it. */

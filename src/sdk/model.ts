@@ -2,13 +2,16 @@
 import OpenAI from 'openai';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import { addMetrics, qualifyMetrics, trajectoryMetrics } from '../core/trajectory-metrics.ts';
 import type { Checkpoint, Removed } from '../wire/checkpoint-names.ts';
 import type { RunState } from '../wire/state.ts';
 import type { Backend, InferenceEndpoint } from './backend.ts';
 import type { CallOptions } from './call.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
-import type { Loggable } from './encode.ts';
+import { type Loggable, toGroups } from './encode.ts';
 import type { MetricOptions, MetricPoint } from './metric-calls.ts';
+import { ModelTrackers } from './model-trackers.ts';
+import type { Tracker } from './tracker.ts';
 
 /** Long rollouts on a slow machine are ordinary: the limit of Python ART's client. */
 const INFERENCE_TIMEOUT_MS = 1_200_000;
@@ -21,6 +24,8 @@ export interface ModelInit {
   readonly inferenceApiKey: string;
   /** Name that the endpoint knows the model by; default `name`. */
   readonly inferenceModelName?: string;
+  /** Where rows of `log` go; default nowhere. One tracker object follows one model. */
+  readonly trackers?: readonly Tracker[];
 }
 
 /** What a rollout needs of a model, trainable or not. */
@@ -35,16 +40,18 @@ export interface ChatModel {
 export class Model implements ChatModel {
   readonly name: string;
   readonly project: string;
+  readonly trackers: ModelTrackers;
   readonly #endpoint: InferenceEndpoint;
   #client: OpenAI | undefined;
 
   constructor(init: ModelInit) {
-    const known = ['name', 'project', 'inferenceBaseURL', 'inferenceApiKey', 'inferenceModelName'];
+    const known = ['name', 'project', 'inferenceBaseURL', 'inferenceApiKey', 'inferenceModelName', 'trackers'];
     refuseUnknownKeys('Model', init, known);
     this.name = init.name;
     this.project = init.project;
     const modelName = init.inferenceModelName ?? init.name;
     this.#endpoint = { baseURL: init.inferenceBaseURL, apiKey: init.inferenceApiKey, modelName };
+    this.trackers = new ModelTrackers(init.trackers ?? [], init, { inferenceModelName: modelName });
   }
 
   /** The official client, one per model, unmodified. */
@@ -58,6 +65,29 @@ export class Model implements ChatModel {
     if (step !== undefined) throw new ConfigError(`model ${this.name}: only a TrainableModel has steps, got ${step}`);
     return this.#endpoint.modelName;
   }
+
+  /** Sends a row to the trackers, with the metrics that a TrainableModel's has. Throws ConfigError when there is no tracker. */
+  log(entries: Loggable, options: Omit<LogOptions, 'signal'> = {}): void {
+    refuseUnknownKeys('log options', options, ['split', 'metrics', 'step']);
+    if (this.trackers.health().length === 0) {
+      throw new ConfigError(
+        `model ${this.name}: log needs a tracker (trackers: [...]); only a TrainableModel has a history`,
+      );
+    }
+    const { split = 'val', metrics = {}, step = 0 } = options;
+    this.trackers.logRow({ step, split, metrics: metricsOfLog(split, entries, metrics), groups: toGroups(entries) });
+  }
+}
+
+/** Metrics of the row that a `log` call makes: of the trajectories, and those the caller gives. Throws DataError for a name that is taken. */
+export function metricsOfLog(
+  split: string,
+  entries: Loggable,
+  metrics: Readonly<Record<string, number>>,
+): Record<string, number> {
+  const row = trajectoryMetrics(split, toGroups(entries));
+  addMetrics(row, qualifyMetrics(split, metrics));
+  return row;
 }
 
 export interface LoraInit {
@@ -82,6 +112,8 @@ export interface TrainableModelInit {
   readonly seed?: number;
   /** Jinja text that takes the place of the base model's own chat template. */
   readonly chatTemplate?: string;
+  /** Where rows of `train`, `log` and fine-tuning go beside the history; default nowhere. One tracker object follows one model. */
+  readonly trackers?: readonly Tracker[];
 }
 
 export interface LogOptions extends CallOptions {
@@ -100,12 +132,21 @@ export class TrainableModel implements ChatModel {
   readonly lora: { readonly rank: number; readonly alpha: number; readonly targetModules?: readonly string[] };
   readonly seed: number;
   readonly chatTemplate: string | undefined;
+  readonly trackers: ModelTrackers;
   #registration: { readonly backend: Backend; readonly endpoint: Promise<InferenceEndpoint> } | undefined;
   #endpoint: InferenceEndpoint | undefined;
   #client: OpenAI | undefined;
 
   constructor(init: TrainableModelInit) {
-    refuseUnknownKeys('TrainableModel', init, ['name', 'project', 'baseModel', 'lora', 'seed', 'chatTemplate']);
+    refuseUnknownKeys('TrainableModel', init, [
+      'name',
+      'project',
+      'baseModel',
+      'lora',
+      'seed',
+      'chatTemplate',
+      'trackers',
+    ]);
     refuseUnknownKeys('TrainableModel.lora', init.lora ?? {}, ['rank', 'alpha', 'targetModules']);
     this.name = init.name;
     this.project = init.project;
@@ -113,6 +154,8 @@ export class TrainableModel implements ChatModel {
     this.lora = { rank: 8, alpha: 16, ...init.lora };
     this.seed = init.seed ?? 0;
     this.chatTemplate = init.chatTemplate;
+    const { baseModel, lora, seed } = this;
+    this.trackers = new ModelTrackers(init.trackers ?? [], init, { baseModel, lora, seed });
   }
 
   /** Makes the backend load, serve and train this model. Called again with the same backend, it does nothing more. */

@@ -10,6 +10,7 @@ import {
   type HistoryResponse,
   historyResponse,
   type LogRequest,
+  logResponse,
   type ModelInfo,
   modelInfo,
   type RegisterRequest,
@@ -98,9 +99,14 @@ export async function callTrainingJob(
   }
 }
 
-export async function callLog(api: Api, name: string, request: LogRequest, { signal }: CallOptions): Promise<void> {
+export async function callLog(
+  api: Api,
+  name: string,
+  request: LogRequest,
+  { signal }: CallOptions,
+): Promise<{ step: number }> {
   const path = `${modelPath(name)}/log`;
-  await api.send({ what: `log of model ${name}`, method: 'POST', path, body: request, signal }, z.unknown());
+  return api.send({ what: `log of model ${name}`, method: 'POST', path, body: request, signal }, logResponse);
 }
 
 export async function callHistory(api: Api, name: string, { signal }: CallOptions): Promise<HistoryResponse['rows']> {
