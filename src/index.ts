@@ -7,6 +7,7 @@ export {
   ConfigError,
   DataError,
   EngineError,
+  JudgeError,
   RolloutError,
   ShapeError,
   StorageError,
@@ -27,6 +28,24 @@ export {
   type TrajectoryInit,
 } from './core/trajectory.ts';
 export { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
+export type { Agreement } from './rewards/agreement.ts';
+export {
+  type AskOptions,
+  createJudge,
+  type Judge,
+  type JudgeInit,
+  type JudgeModel,
+  type JudgeOptions,
+} from './rewards/judge.ts';
+export { JudgeHealth, type JudgeReport } from './rewards/judge-health.ts';
+export type { JudgeProtocol } from './rewards/judge-providers.ts';
+export type { JudgeProblem } from './rewards/judge-reply.ts';
+export type { JudgeReply, JudgeRequest } from './rewards/judge-transport.ts';
+export type { JudgedTrajectory } from './rewards/judge-view.ts';
+export { type RulerGroupOptions, type RulerOptions, ruler, rulerScoreGroup } from './rewards/ruler.ts';
+export type { TrajectoryScore } from './rewards/ruler-judging.ts';
+export type { ShownToJudge } from './rewards/ruler-options.ts';
+export { defaultRubric } from './rewards/ruler-prompt.ts';
 export type {
   Backend,
   HistoryRow,

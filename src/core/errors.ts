@@ -67,6 +67,11 @@ export class RolloutError extends ArtError {
   override readonly code = 'rollout_error';
 }
 
+/** A judge gave no usable scores within its bounds. `details` has the counts of what went wrong; only the group that it judged fails. */
+export class JudgeError extends ArtError {
+  override readonly code = 'judge_error';
+}
+
 /** The caller gave up: an AbortSignal fired or a time limit passed. The message names what was waited for. */
 export class AbortedError extends ArtError {
   override readonly code = 'aborted';
