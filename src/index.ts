@@ -115,6 +115,15 @@ export type {
 } from './sdk/tracker.ts';
 export { type CreateTrackerOptions, createTracker, type TrackerOptions } from './sdk/tracker-queue.ts';
 export type { TrainCallOptions } from './sdk/training-calls.ts';
-export type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from './wire/checkpoint-names.ts';
+export type {
+  Checkpoint,
+  Fork,
+  ForkOrigin,
+  ForkSource,
+  Job,
+  Removed,
+  RetentionRule,
+  TrashItem,
+} from './wire/checkpoint-names.ts';
 export type { RunState } from './wire/state.ts';
 export type { TrainProgress } from './wire/training.ts';

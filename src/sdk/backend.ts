@@ -1,6 +1,6 @@
 /** What a model is registered with. Layer 5. */
 import type { TrajectoryGroup } from '../core/trajectory.ts';
-import type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
+import type { Checkpoint, Fork, ForkSource, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
 import type { RunState } from '../wire/state.ts';
 import type { CallOptions } from './call.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
@@ -95,6 +95,11 @@ export interface Backend {
   getCheckpoint(model: ModelReference, step: number, options?: CallOptions): Promise<Checkpoint>;
   /** Moves all checkpoints to the trash but the best, the newest and those that `keep` names. */
   deleteCheckpoints(model: ModelReference, options?: DeleteCheckpointsOptions): Promise<DeletedCheckpoints>;
+  /**
+   * Begins a new model with a copy of another's checkpoint: same step number, adapter and optimizer state. Register it afterwards.
+   * Made again, it is the same fork, however far the new model has come.
+   */
+  fork(model: TrainableModel, source: ForkSource, options?: CallOptions): Promise<Fork>;
   /** Serves an earlier step and trains on from it; later checkpoints move to the trash. */
   rollback(model: ModelReference, step: number, options?: ConfirmOptions): Promise<Removed>;
   getRetention(model: ModelReference, options?: CallOptions): Promise<RetentionRule>;

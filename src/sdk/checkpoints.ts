@@ -7,24 +7,32 @@ import { ConfigError, DataError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import {
   type Checkpoint,
+  type Fork,
+  type ForkSource,
   fromCheckpointInfo,
+  fromForkResult,
   fromRemoved,
   fromRetention,
   fromTrashItem,
   type Removed,
   type RetentionRule,
   type TrashItem,
+  toForkRequest,
   toRetention,
 } from '../wire/checkpoint-names.ts';
 import {
   checkpointInfo,
   checkpointList,
   deletedModel,
+  forkRequest,
+  forkResult,
   removedCheckpoints,
   retention,
   trashItem,
   trashList,
 } from '../wire/checkpoints.ts';
+import { describeIssue } from '../wire/errors.ts';
+import type { RegisteredModel } from '../wire/training-names.ts';
 import { type Api, type Call, type CallOptions, modelPath } from './call.ts';
 import { callMetric, type MetricPoint } from './metric-calls.ts';
 
@@ -90,6 +98,9 @@ export async function callCheckpoint(
   const call = { what: `checkpoint ${step} of model ${name}`, method: 'GET', path, signal } as const;
   return fromCheckpointInfo(await api.sendIdempotent(call, checkpointInfo));
 }
+
+/** The server hashes the base model and copies a checkpoint meanwhile. */
+const COPY_TIMEOUT_MS = 600_000;
 
 /** Moves to the trash what `keep` does not name. Throws DataError if no step has the metric: nothing is deleted then. */
 export async function callDeleteCheckpoints(
@@ -158,6 +169,23 @@ async function callDeleteCheckpoint(api: Api, name: string, step: number, option
   const path = `${modelPath(name)}/checkpoints/${step}`;
   const call = { what: `deletion of checkpoint ${step} of model ${name}`, method: 'DELETE', path } as const;
   return fromRemoved(await sendConfirmed(api, call, removedCheckpoints, options));
+}
+
+/** Makes a new model of another's checkpoint; it is registered afterwards like any other. */
+export async function callFork(
+  api: Api,
+  model: RegisteredModel,
+  source: ForkSource,
+  { signal }: CallOptions,
+): Promise<Fork> {
+  refuseUnknownKeys('fork', source, ['fromModel', 'fromProject', 'step', 'notAfterStep']);
+  const body = toForkRequest(model, source);
+  const checked = forkRequest.safeParse(body);
+  if (!checked.success) throw new ConfigError(`fork: ${describeIssue(checked.error.issues[0], body).message}`);
+  const what = `fork of model ${source.fromModel} as ${model.name}`;
+  const path = `${modelPath(source.fromModel)}/fork`;
+  const call = { what, method: 'POST', path, body: checked.data, timeoutMs: COPY_TIMEOUT_MS, signal } as const;
+  return fromForkResult(await api.sendIdempotent(call, forkResult));
 }
 
 export async function callRollback(api: Api, name: string, step: number, options: ConfirmOptions): Promise<Removed> {

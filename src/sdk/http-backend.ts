@@ -3,7 +3,7 @@ import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import { defaultTrainConfig } from '../core/train-config.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
-import type { Checkpoint, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
+import type { Checkpoint, Fork, ForkSource, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
 import { describeIssue } from '../wire/errors.ts';
 import type { RunState } from '../wire/state.ts';
 import { registerRequest } from '../wire/training.ts';
@@ -24,6 +24,7 @@ import {
   callCheckpoint,
   callDeleteCheckpoints,
   callDeleteModel,
+  callFork,
   callListCheckpoints,
   callListTrash,
   callPurgeTrash,
@@ -147,6 +148,10 @@ export abstract class HttpBackend implements Backend {
     options: DeleteCheckpointsOptions = {},
   ): Promise<DeletedCheckpoints> {
     return callDeleteCheckpoints(this.#api, name, options);
+  }
+
+  async fork(model: TrainableModel, source: ForkSource, options: CallOptions = {}): Promise<Fork> {
+    return callFork(this.#api, model, source, options);
   }
 
   async rollback({ name }: ModelReference, step: number, options: ConfirmOptions = {}): Promise<Removed> {

@@ -1,8 +1,41 @@
 /** Checkpoints, the trash and jobs between the names of the training API (snake case) and those of the SDK (camel case). Layer 0. */
 import type * as z from 'zod';
-import type { CheckpointInfo, RemovedCheckpoints, Retention, trashItem } from './checkpoints.ts';
+import type {
+  CheckpointInfo,
+  ForkRequest,
+  ForkResult,
+  RemovedCheckpoints,
+  Retention,
+  trashItem,
+} from './checkpoints.ts';
 import type { WireJob } from './jobs.ts';
-import { fromTrainResult } from './training-names.ts';
+import { fromTrainResult, type RegisteredModel, toRegisterRequest } from './training-names.ts';
+
+/** Whose checkpoint a fork began with. */
+export interface ForkOrigin {
+  readonly project: string;
+  readonly model: string;
+  readonly step: number;
+  readonly adapterSha256: string;
+}
+
+/** What a new model begins with: a checkpoint of another model. */
+export interface ForkSource {
+  readonly fromModel: string;
+  /** Default: the new model's project. */
+  readonly fromProject?: string | undefined;
+  /** Default: the newest, or the newest that is not after `notAfterStep`. */
+  readonly step?: number | undefined;
+  readonly notAfterStep?: number | undefined;
+}
+
+export interface Fork {
+  /** The new model's first step: that of the checkpoint it was copied from. */
+  readonly step: number;
+  readonly from: ForkOrigin;
+  /** False: the same fork was made before, and the model may have gone on since. */
+  readonly isNew: boolean;
+}
 
 /** A checkpoint of a model as its server holds it. */
 export interface Checkpoint {
@@ -29,6 +62,8 @@ export interface Checkpoint {
     readonly dataSha256: string | null;
     readonly trainedBy: Readonly<Record<string, unknown>> | null;
     readonly config: Readonly<Record<string, unknown>> | null;
+    /** Of the first checkpoint of a fork. */
+    readonly forkedFrom: ForkOrigin | null;
   };
 }
 
@@ -101,7 +136,26 @@ export function fromCheckpointInfo(info: CheckpointInfo): Checkpoint {
       dataSha256: provenance.data_sha256,
       trainedBy: provenance.trained_by,
       config: provenance.config,
+      forkedFrom: provenance.forked_from === null ? null : fromForkOrigin(provenance.forked_from),
     },
+  };
+}
+
+function fromForkOrigin({ project, model, step, adapter_sha256 }: ForkResult['from']): ForkOrigin {
+  return { project, model, step, adapterSha256: adapter_sha256 };
+}
+
+export function fromForkResult({ step, from, is_new }: ForkResult): Fork {
+  return { step, from: fromForkOrigin(from), isNew: is_new };
+}
+
+/** The body of a fork; not checked. */
+export function toForkRequest(model: RegisteredModel, { fromProject, step, notAfterStep }: ForkSource): ForkRequest {
+  return {
+    model: toRegisterRequest(model),
+    ...(fromProject !== undefined && { from_project: fromProject }),
+    ...(step !== undefined && { step }),
+    ...(notAfterStep !== undefined && { not_after_step: notAfterStep }),
   };
 }
 

@@ -2,6 +2,8 @@
 import {
   checkpointInfo,
   checkpointList,
+  forkRequest,
+  forkResult,
   removedCheckpoints,
   retention,
   rollbackRequest,
@@ -52,6 +54,20 @@ export const checkpointRoutes = {
     isConfirmed: true,
     responses: { 200: { description: 'Where it went.', schema: removedCheckpoints } },
     errors: [404],
+  }),
+  fork: defineRoute({
+    method: 'post',
+    path: '/api/models/{name}/fork',
+    tag: 'Checkpoints',
+    summary: 'Begin a new model with a checkpoint of this one',
+    details:
+      'The new model has the same step number, adapter and optimizer state; history and trajectories are not copied. It is there whole ' +
+      'or not at all, and is then registered like any other. The same fork made again is answered as it is. The model in the path need ' +
+      'not be registered.',
+    scope: 'train',
+    body: forkRequest,
+    responses: { 200: { description: 'Where the new model begins.', schema: forkResult } },
+    errors: [404, 409],
   }),
   rollBack: defineRoute({
     method: 'post',

@@ -1,16 +1,19 @@
 /** Checkpoints, what is in the trash, and how many are kept: as the training API tells them. Layer 0. */
 import * as z from 'zod';
 import { jobKinds } from './jobs.ts';
+import { projectName, registerRequest } from './training.ts';
 
 const time = z.iso.datetime();
+
+const forkOrigin = z.object({ project: z.string(), model: z.string(), step: z.int(), adapter_sha256: z.string() });
 
 /** `GET /api/models/{name}/checkpoints/{step}`. */
 export const checkpointInfo = z.object({
   model: z.string(),
   step: z.int(),
-  /** Null for step 0. */
+  /** Null for the first of a run. */
   parent_step: z.int().nullable(),
-  /** What made it; null for step 0. */
+  /** What made it; null for the first of a run. */
   kind: z.enum(jobKinds).nullable(),
   /** Whether this is what `name` serves. */
   is_newest: z.boolean(),
@@ -33,11 +36,42 @@ export const checkpointInfo = z.object({
     trained_by: z.looseObject({ kind: z.string() }).nullable(),
     /** Training options with their defaults filled in; null for step 0. */
     config: z.record(z.string(), z.unknown()).nullable(),
+    /** Of the first checkpoint of a fork: whose checkpoint it is a copy of. */
+    forked_from: forkOrigin.nullable(),
   }),
 });
 export type CheckpointInfo = z.infer<typeof checkpointInfo>;
 
 export const checkpointList = z.object({ checkpoints: z.array(checkpointInfo), next_from: z.int().nullable() });
+
+/** `POST /api/models/{name}/fork`: a new model begins with a copy of a checkpoint of the model in the path. */
+export const forkRequest = z
+  .strictObject({
+    /** The new model. Base model and adapter must be those of the model in the path. */
+    model: registerRequest,
+    /** Project of the model in the path; default that of the new one. */
+    from_project: projectName.optional(),
+    /** Default: the newest, or the newest that is not after `not_after_step`. */
+    step: z.int().min(0).optional(),
+    not_after_step: z.int().min(0).optional(),
+  })
+  .refine(
+    ({ step, not_after_step: limit }) => step === undefined || limit === undefined,
+    'step and not_after_step: only one of them may be given',
+  );
+export type ForkRequest = z.infer<typeof forkRequest>;
+
+/** Its answer. */
+export const forkResult = z.object({
+  model: z.string(),
+  project: z.string(),
+  /** Its first step: that of the checkpoint it was copied from. */
+  step: z.int(),
+  from: forkOrigin,
+  /** False: the same fork was made before, and the model may have gone on since. */
+  is_new: z.boolean(),
+});
+export type ForkResult = z.infer<typeof forkResult>;
 
 export const rollbackRequest = z.strictObject({
   /** A step whose checkpoint is there, before the one that is served. */

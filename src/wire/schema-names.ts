@@ -1,7 +1,15 @@
 /** Names of schemas in `/openapi.json`, where a route's own name would not do: most are shared by several routes. Layer 0. */
 import type * as z from 'zod';
 import { countTokensRequest, messagesRequest } from './anthropic.ts';
-import { checkpointInfo, confirmationNeeded, removedCheckpoints, retention, trashItem } from './checkpoints.ts';
+import {
+  checkpointInfo,
+  confirmationNeeded,
+  forkRequest,
+  forkResult,
+  removedCheckpoints,
+  retention,
+  trashItem,
+} from './checkpoints.ts';
 import { completionRequest } from './completions.ts';
 import { health } from './data.ts';
 import { errorBody } from './errors.ts';
@@ -46,6 +54,8 @@ export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, st
   [confirmationNeeded, 'ConfirmationNeeded'],
   [deletedResponse, 'DeletedResponse'],
   [errorBody, 'Error'],
+  [forkRequest, 'ForkRequest'],
+  [forkResult, 'ForkResult'],
   [health, 'Health'],
   [healthz, 'Healthz'],
   [job, 'Job'],

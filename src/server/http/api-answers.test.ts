@@ -43,6 +43,10 @@ test('every route of the training API answers as its row says', async () => {
     expect((await api.call('GET', `${path}/${route}`)).status).toBe(200);
   }
   await api.call('GET', `${path}/metrics?name=loss/learning_rate`);
+  await api.call('POST', `${path}/state`, { a: 1 });
+  await api.call('PUT', `${path}/state`, { b: 2 });
+  expect((await api.call('GET', `${path}/state`)).json).toEqual({ b: 2 });
+  expect((await api.call('POST', `${path}/fork`, { model: { ...api.registration, name: 'fork' } })).status).toBe(200);
   await api.confirmed('PUT', `${path}/retention`, { keep_last: 5, keep_best: null });
   await api.confirmed('DELETE', `${path}/checkpoints/1`);
   await api.confirmed('POST', `${path}/rollback`, { step: 2 });

@@ -3,13 +3,24 @@ import { z } from 'zod';
 import { jobKinds } from '../../wire/jobs.ts';
 import { whoSchema } from '../security/caller.ts';
 
+/** Where a run's first checkpoint was copied from: another model's. */
+export const forkOrigin = z.strictObject({
+  project: z.string(),
+  model: z.string(),
+  step: z.int().min(0),
+  adapter_sha256: z.string(),
+});
+export type ForkOrigin = z.infer<typeof forkOrigin>;
+
 const row = z.record(z.string(), z.union([z.number(), z.string()]));
 
 export const checkpointManifest = z.strictObject({
   formatVersion: z.literal(1),
   step: z.int().min(0),
-  /** Null for step 0. */
+  /** Null for the first of a run. */
   parentStep: z.int().min(0).nullable(),
+  /** Of the first checkpoint of a fork. */
+  forkedFrom: forkOrigin.optional(),
   /** As registered; absent in older checkpoints. */
   baseModel: z.string().optional(),
   baseModelSha256: z.string(),

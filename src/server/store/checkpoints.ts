@@ -97,8 +97,7 @@ export async function openCheckpoints(directory: string): Promise<CheckpointStor
 /** Every checkpoint of a folder by ascending step, the newest verified. */
 async function readStored(directory: string): Promise<StoredCheckpoint[]> {
   const stored: StoredCheckpoint[] = [];
-  const names = (await readdir(directory)).filter((name) => /^\d{4,}$/.test(name));
-  const steps = names.map(Number).sort((a, b) => a - b);
+  const steps = await listSteps(directory);
   for (const step of steps) {
     const path = join(directory, folderName(step));
     try {
@@ -117,20 +116,46 @@ async function readStored(directory: string): Promise<StoredCheckpoint[]> {
  * there is none of this step or a file of it differs.
  */
 export async function readCheckpoint(directory: string, step: number | 'newest'): Promise<StoredCheckpoint> {
-  const names = await readdir(directory).catch((error: unknown) => {
-    if (isMissing(error)) return [];
-    throw error;
-  });
-  const steps = names.filter((name) => /^\d{4,}$/.test(name)).map(Number);
-  const wanted = step === 'newest' ? Math.max(...steps) : step;
+  const steps = await listSteps(directory);
+  const wanted = step === 'newest' ? (steps.at(-1) ?? -1) : step;
   if (!steps.includes(wanted)) {
-    const there = steps.length === 0 ? 'none' : `steps ${steps.sort((a, b) => a - b).join(', ')}`;
+    const there = steps.length === 0 ? 'none' : `steps ${steps.join(', ')}`;
     throw new CheckpointError(`${directory}: must hold a checkpoint of step ${step}, got ${there}`);
   }
   const path = join(directory, folderName(wanted));
   const checkpoint = { directory: path, manifest: await readManifest(path, wanted) };
   await verifyCheckpoint(checkpoint);
   return checkpoint;
+}
+
+/** Steps of a `checkpoints` folder, ascending; none if there is no such folder. */
+export async function listSteps(directory: string): Promise<number[]> {
+  const names = await readdir(directory).catch((error: unknown) => {
+    if (isMissing(error)) return [];
+    throw error;
+  });
+  return names
+    .filter((name) => /^\d{4,}$/.test(name))
+    .map(Number)
+    .sort((a, b) => a - b);
+}
+
+/** Makes a checkpoint's folder inside an empty `checkpoints` folder: `place` puts each file there, then all are checked. Not atomic. */
+export async function placeCheckpoint(
+  directory: string,
+  manifest: CheckpointManifest,
+  place: (name: string, target: string) => Promise<void>,
+): Promise<void> {
+  const folder = join(directory, folderName(manifest.step));
+  await mkdir(folder, { recursive: true });
+  for (const name of Object.keys(manifest.files)) {
+    await place(name, join(folder, name));
+    await flush(join(folder, name));
+  }
+  await verifyCheckpoint({ directory: folder, manifest });
+  await writeFile(join(folder, manifestName), formatJson(manifest), { flush: true });
+  await flush(folder);
+  await flush(directory);
 }
 
 /** Compares size and SHA-256 of every file with the manifest. Throws CheckpointError naming the first that differs. */
@@ -180,7 +205,8 @@ async function writeCheckpoint(
   }
 }
 
-async function readManifest(directory: string, step: number): Promise<CheckpointManifest> {
+/** `checkpoint.json` of a checkpoint's folder. Throws CheckpointError if it is damaged or of another step. */
+export async function readManifest(directory: string, step: number): Promise<CheckpointManifest> {
   const path = join(directory, manifestName);
   let json: unknown;
   try {
@@ -242,6 +268,7 @@ async function flush(path: string): Promise<void> {
   }
 }
 
-function folderName(step: number): string {
+/** Name of a checkpoint's folder. */
+export function folderName(step: number): string {
   return String(step).padStart(4, '0');
 }

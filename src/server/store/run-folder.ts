@@ -20,12 +20,15 @@ import {
 import { isProcessRunning } from '../../formats/lock-holder.ts';
 import { type RegisterRequest, registerRequest } from '../../wire/training.ts';
 import type { BaseModel } from '../training/base-model.ts';
+import { type ForkOrigin, forkOrigin } from './checkpoint-manifest.ts';
 
 const modelFile = registerRequest.extend({
   format_version: z.literal(1),
   base_model_sha256: z.string(),
   /** Of the hub, where the base model is from there: what a branch stood for when the run began. */
   base_model_commit: z.string().optional(),
+  /** Of a fork. */
+  forked_from: forkOrigin.optional(),
 });
 export type ModelFile = z.infer<typeof modelFile>;
 
@@ -64,9 +67,11 @@ export async function writeRegistration(
   directory: string,
   request: RegisterRequest,
   base: Pick<BaseModel, 'commit' | 'sha256'>,
+  forkedFrom: ForkOrigin | null = null,
 ): Promise<void> {
   const origin = { base_model_sha256: base.sha256, ...(base.commit !== null && { base_model_commit: base.commit }) };
-  const file: ModelFile = { format_version: 1, ...request, ...origin };
+  const fork = forkedFrom === null ? {} : { forked_from: forkedFrom };
+  const file: ModelFile = { format_version: 1, ...request, ...origin, ...fork };
   await writeFileAtomic(join(directory, 'model.json'), [formatJson(file)]);
 }
 

@@ -16,6 +16,7 @@ import type { RemovalReason } from '../store/removed-checkpoints.ts';
 import { applyRetention, readRetention, writeRetention } from '../store/retention.ts';
 import { metricsOf, weightsSha256 } from '../store/step-result.ts';
 import { listTrash, moveToTrash, purge, restoreFromTrash, type TrashItem } from '../store/trash.ts';
+import { forkHandlers } from './fork-routes.ts';
 import type { ModelRegistry } from './model-registry.ts';
 import type { TrainingRun } from './training-run.ts';
 
@@ -24,7 +25,12 @@ const pageSize = 1_000;
 type Handlers<Name extends keyof typeof checkpointRoutes> = RouteHandlers<Pick<typeof checkpointRoutes, Name>>;
 
 export function checkpointHandlers(registry: ModelRegistry): RouteHandlers<typeof checkpointRoutes> {
-  return { ...readingHandlers(registry), ...removingHandlers(registry), ...trashHandlers(registry) };
+  return {
+    ...readingHandlers(registry),
+    ...removingHandlers(registry),
+    ...trashHandlers(registry),
+    ...forkHandlers(registry),
+  };
 }
 
 function readingHandlers(
@@ -224,6 +230,7 @@ async function describe(run: TrainingRun, checkpoint: StoredCheckpoint): Promise
       data_sha256: manifest.dataSha256 ?? null,
       trained_by: manifest.trainedBy ?? null,
       config: manifest.config,
+      forked_from: manifest.forkedFrom ?? null,
     },
   };
 }

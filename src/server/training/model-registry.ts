@@ -64,6 +64,8 @@ export interface ModelRegistry extends ModelLookup {
   readonly events: EventHub;
   /** Folder of all runs. */
   readonly root: string;
+  /** Where base models that are ids come from. */
+  readonly hub: HubOptions;
   /** Closes a model and moves its run to the trash. Throws ApiError 404 for a name that is not registered. */
   readonly remove: (name: string, by: Who) => Promise<TrashItem>;
   /** Ends training between two engine calls, as retryable; sampling goes on. For a server that is about to close. */
@@ -138,6 +140,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     list,
     events,
     root: options.root,
+    hub: environment.hub,
     remove: async (name, by) => {
       const entry = entries.get(name);
       const open = entry?.open;
