@@ -14,6 +14,8 @@ export interface SftConfig {
   readonly schedule: DecayName;
   /** Share of all updates in which the rate rises to its highest. */
   readonly warmupRatio: number;
+  /** Where the call stands in a schedule that spans several calls; null: the schedule is the call's own. */
+  readonly scheduleSpan: ScheduleSpan | null;
   /** Updates between two checkpoints, each of which is a policy step; null: one step at the end. */
   readonly checkpointEvery: number | null;
   /** 0 = no clipping. */
@@ -25,6 +27,14 @@ export interface SftConfig {
   readonly templateVariables: Readonly<Record<string, unknown>>;
 }
 
+/** In updates. */
+export interface ScheduleSpan {
+  /** Of earlier calls. */
+  readonly done: number;
+  /** Of all calls. */
+  readonly total: number;
+}
+
 export const defaultSftConfig: SftConfig = {
   trainOn: 'all',
   epochs: 1,
@@ -32,6 +42,7 @@ export const defaultSftConfig: SftConfig = {
   learningRate: 1e-4,
   schedule: 'linear',
   warmupRatio: 0.1,
+  scheduleSpan: null,
   checkpointEvery: null,
   maxGradNorm: 1,
   adam: { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weightDecay: 0 },

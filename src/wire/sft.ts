@@ -60,6 +60,10 @@ export const sftOptions = z.strictObject({
   learning_rate: z.number().positive().optional(),
   schedule: z.enum(decayNames).optional(),
   warmup_ratio: z.number().min(0).max(1).optional(),
+  schedule_span: z
+    .strictObject({ done: z.int().min(0), total: z.int().min(1) })
+    .nullable()
+    .optional(),
   checkpoint_every: z.int().min(1).nullable().optional(),
   max_grad_norm: z.number().min(0).optional(),
   adam: adamOptions.optional(),
@@ -95,6 +99,7 @@ export function toSftConfig(options: z.infer<typeof sftOptions>): SftConfig {
     learningRate: options.learning_rate ?? base.learningRate,
     schedule: options.schedule ?? base.schedule,
     warmupRatio: options.warmup_ratio ?? base.warmupRatio,
+    scheduleSpan: options.schedule_span ?? base.scheduleSpan,
     checkpointEvery: options.checkpoint_every ?? base.checkpointEvery,
     maxGradNorm: options.max_grad_norm ?? base.maxGradNorm,
     adam: toAdamConfig(options.adam, base.adam),

@@ -56,10 +56,11 @@ export function jobId(model: string, { kind, idempotencyKey }: Omit<JobIdentity,
   return `job-${hash.digest('hex').slice(0, 24)}`;
 }
 
-/** SHA-256 of a request without its key: what tells two bodies under one key apart. */
-export function hashRequest(kind: JobKind, request: { readonly idempotency_key: string }): string {
-  const { idempotency_key: _key, ...body } = request;
-  return createHash('sha256').update(kind).update(JSON.stringify(body)).digest('hex');
+/** What a request starts; the SHA-256 without its key tells two bodies under one key apart. */
+export function identify(kind: JobKind, request: { readonly idempotency_key: string }): JobIdentity {
+  const { idempotency_key: idempotencyKey, ...body } = request;
+  const requestSha256 = createHash('sha256').update(kind).update(JSON.stringify(body)).digest('hex');
+  return { kind, idempotencyKey, requestSha256 };
 }
 
 /** A job that has its result already, from a checkpoint. */

@@ -17,14 +17,14 @@ export interface TextSide {
   readonly template: ChatTemplate;
 }
 
-/** Sequences of one conversation, none longer than `maxTokens`. `index` names it in errors. Throws DataError, ConfigError. */
+/** Sequences of one conversation; null if one is longer than `maxTokens`. `index` names it in errors. Throws DataError, ConfigError. */
 export function encodeConversation(
   conversation: PlainConversation,
   index: number,
   { tokenizer, template }: TextSide,
   config: Pick<SftConfig, 'trainOn' | 'templateVariables'>,
   maxTokens: number,
-): Datum[] {
+): Datum[] | null {
   const where = `conversations[${index}]`;
   const endId = endOfTurnId({ tokenizer, template });
   const inputOf = (count: number): ReturnType<typeof toTemplateInput> =>
@@ -47,11 +47,7 @@ export function encodeConversation(
     appendTurn(sequence, prompt, reply.text, isContinued ? endId : undefined, endId, tokenizer);
     previous = position;
   }
-  const long = sequences.find(({ tokenIds }) => tokenIds.length > maxTokens);
-  if (long !== undefined) {
-    throw new DataError(`${where}: must have at most ${maxTokens} tokens, got ${long.tokenIds.length}`);
-  }
-  return sequences.map(toDatum);
+  return sequences.some(({ tokenIds }) => tokenIds.length > maxTokens) ? null : sequences.map(toDatum);
 }
 
 /** The token that closes an assistant's turn, as sampling has it. */

@@ -1,10 +1,12 @@
 import { join } from 'node:path';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { TestApi } from '../../../test/server/test-api.ts';
 import { readModelTensors, toSafetensors, writeSafetensors } from '../../formats/safetensors.ts';
 import { writeStarterModel } from '../../formats/starter-model.ts';
 import type { SftRequest } from '../../wire/sft.ts';
 import { createArtServer } from '../index.ts';
+import { encodeConversations } from './sft-job.ts';
 
 let api: TestApi;
 beforeEach(async () => {
@@ -107,6 +109,55 @@ describe('an sft job', () => {
     expect((await following).at(-1)?.data.state).toBe('cancelled');
     expect(api.registry.get('agent').model.step()).toBeLessThanOrEqual(2);
     expect(updates).toBe(2);
+  });
+
+  test('drops, counts and reports conversations beyond the context; if none is left, the step changes nothing', async () => {
+    const long = {
+      messages: [
+        { role: 'user' as const, content: 'x'.repeat(400) },
+        { role: 'assistant' as const, content: 'y' },
+      ],
+    };
+    const base = request('a');
+    const some = await api.stream('POST', path, { ...base, conversations: [long, ...base.conversations] });
+    expect(some.at(-1)?.data.metrics).toMatchObject({
+      'data/step_num_dropped_conversations': 1,
+      'sft/conversations': 5,
+    });
+    expect(api.warnings.at(-1)).toMatch(/^step 1: 1 of 6 conversations are dropped, .* context of 256 tokens$/);
+    const weight = api.engine.weight();
+    const none = await api.stream('POST', path, { ...base, idempotency_key: 'b', conversations: [long] });
+    expect(none.at(-1)?.data).toMatchObject({ step: 2, metrics: { 'data/step_num_dropped_conversations': 1 } });
+    expect(none.at(-1)?.data.metrics).not.toHaveProperty('sft/loss');
+    expect(api.engine.weight()).toBe(weight);
+  });
+
+  test('takes its rates from a schedule that spans several calls', async () => {
+    const options = { learning_rate: 1, schedule: 'linear', warmup_ratio: 0, batch_size: 5, epochs: 1 } as const;
+    await api.stream('POST', path, request('a', { ...options, schedule_span: { done: 0, total: 4 } }));
+    await api.stream('POST', path, request('b', { ...options, schedule_span: { done: 3, total: 4 } }));
+    expect(rates()).toEqual([1, 0.25]);
+  });
+
+  test('encodes large requests in slices between which the server answers', async () => {
+    const base = request('a', { batch_size: 4096 });
+    const conversations = Array.from({ length: 3000 }, (_, i) => base.conversations[i % 5]!);
+    const delay = monitorEventLoopDelay({ resolution: 1 });
+    const encoding = encodeConversations(
+      { ...base, conversations },
+      {
+        model: api.registry.get('agent').model,
+        maxPositions: 256,
+      },
+    );
+    delay.enable();
+    const startedAt = performance.now();
+    const { examples } = await encoding;
+    const tookMs = performance.now() - startedAt;
+    delay.disable();
+    expect(examples).toHaveLength(3000);
+    // All at once, the delay would be all of the time.
+    expect(delay.percentile(90) / 1e6).toBeLessThan(tookMs / 4);
   });
 
   test('refuses what it cannot learn before anything runs', async () => {

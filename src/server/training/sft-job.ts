@@ -23,26 +23,66 @@ import {
 /** Data of one engine call: bounds messages between processes and the time between two progress reports. */
 const maxDataPerCall = 64;
 
-/** Checks an `sft` call and encodes its conversations. Throws DataError that names the conversation, before anything runs. */
-export function prepareSft(request: SftRequest, requestSha256: string, environment: JobEnvironment): PreparedJob {
-  const { model, maxPositions } = environment;
+/** Longest stretch of encoding in which the server answers nobody else, milliseconds. */
+const encodeSliceMs = 10;
+
+/** Conversations as training sequences, each fit for the model. */
+export interface EncodedConversations {
+  readonly examples: readonly (readonly Datum[])[];
+  /** Longer than the model's context. */
+  readonly dropped: number;
+}
+
+/** Encodes the conversations of an `sft` call, giving way to other requests. Throws DataError that names the conversation, before anything runs. */
+export async function encodeConversations(
+  request: SftRequest,
+  { model, maxPositions }: Pick<JobEnvironment, 'model' | 'maxPositions'>,
+): Promise<EncodedConversations> {
   const config = toSftConfig(request.options);
-  const examples = request.conversations.map((conversation, index) =>
-    encodeConversation(toPlainConversation(conversation), index, model, config, maxPositions),
-  );
+  const examples: (readonly Datum[])[] = [];
+  let dropped = 0;
+  let sliceEnd = performance.now() + encodeSliceMs;
+  for (const [index, conversation] of request.conversations.entries()) {
+    const data = encodeConversation(toPlainConversation(conversation), index, model, config, maxPositions);
+    if (data === null) dropped += 1;
+    else examples.push(data);
+    if (performance.now() < sliceEnd) continue;
+    await new Promise(setImmediate);
+    sliceEnd = performance.now() + encodeSliceMs;
+  }
+  return { examples, dropped };
+}
+
+/** An `sft` call that may run. Without a conversation that fits it makes a step that changes nothing. */
+export function prepareSft(
+  request: SftRequest,
+  { examples, dropped }: EncodedConversations,
+  requestSha256: string,
+  { maxPositions, onWarning }: Pick<JobEnvironment, 'maxPositions' | 'onWarning'>,
+): PreparedJob {
+  const config = toSftConfig(request.options);
   const updates = planUpdates(examples, config);
-  const perPart = config.checkpointEvery ?? updates.length;
+  const perPart = config.checkpointEvery ?? Math.max(1, updates.length);
   return {
     kind: 'sft',
     idempotencyKey: request.idempotency_key,
     requestSha256,
-    config: { ...config, conversations: examples.length },
-    parts: Math.ceil(updates.length / perPart),
-    hasData: true,
+    config: { ...config, conversations: examples.length, dropped },
+    parts: Math.max(1, Math.ceil(updates.length / perPart)),
+    hasData: updates.length > 0,
     trajectories: null,
-    update: (context) => {
+    update: async (context) => {
       const from = context.part * perPart;
-      return runPart(updates.slice(from, from + perPart), from, updates.length, config, context);
+      if (dropped > 0 && context.part === 0) {
+        onWarning(
+          `step ${context.nextStep}: ${dropped} of ${dropped + examples.length} conversations are dropped, ` +
+            `because they are longer than the context of ${maxPositions} tokens` +
+            (examples.length === 0 ? '; nothing is left, so the weights stay as they are' : ''),
+        );
+      }
+      const part = await runPart(updates.slice(from, from + perPart), from, updates.length, config, context);
+      const droppedMetric = context.part === 0 ? dropped : 0;
+      return { ...part, metrics: { ...part.metrics, 'data/step_num_dropped_conversations': droppedMetric } };
     },
   };
 }
@@ -69,12 +109,13 @@ async function runPart(
 ): Promise<PartUpdates> {
   const { engine, signal, onProgress } = context;
   const startedAt = performance.now();
-  const warmupSteps = Math.floor(config.warmupRatio * total);
+  const span = config.scheduleSpan ?? { done: 0, total };
+  const warmupSteps = Math.floor(config.warmupRatio * span.total);
   const results: ForwardBackwardResult[] = [];
   const losses: number[] = [];
   const gradNorms: number[] = [];
   let learningRate = 0;
-  let gradientSteps = 0;
+  let gradientSteps: number | null = null;
   for (const [offset, examples] of updates.entries()) {
     const done = from + offset;
     const data = examples.flat();
@@ -91,11 +132,8 @@ async function runPart(
       results.push(result);
     }
     throwIfAborted(signal, done, total);
-    learningRate = decayingSchedule(done, config.schedule, {
-      peak: config.learningRate,
-      totalSteps: total,
-      warmupSteps,
-    });
+    const schedule = { peak: config.learningRate, totalSteps: span.total, warmupSteps };
+    learningRate = decayingSchedule(span.done + done, config.schedule, schedule);
     const update = await engine.doOptimStep({ learningRate, ...config.adam, maxGradNorm: config.maxGradNorm });
     losses.push(loss);
     gradNorms.push(update.gradNorm);
@@ -106,13 +144,15 @@ async function runPart(
   const metrics: Metrics = {
     ...describe(results, trainedTokens),
     [`sft/${changedMetric}`]: 0,
-    'sft/loss': average(losses),
-    'sft/loss_last_update': losses.at(-1) ?? 0,
-    'sft/grad_norm': average(gradNorms),
-    'sft/learning_rate': learningRate,
+    ...(gradientSteps !== null && {
+      'sft/loss': average(losses),
+      'sft/loss_last_update': losses.at(-1)!,
+      'sft/grad_norm': average(gradNorms),
+      'sft/learning_rate': learningRate,
+      'data/cum/num_gradient_steps': gradientSteps,
+    }),
     'sft/updates': updates.length,
     'sft/conversations': updates.flat().length,
-    'data/cum/num_gradient_steps': gradientSteps,
   };
   return { metrics, trainedTokens, seconds: (performance.now() - startedAt) / 1000 };
 }

@@ -81,7 +81,7 @@ function modelHandlers(
     },
     sft: async (c, { body, query }) => {
       const run = registry.get(pathParam(c, 'name'));
-      const job = recordTraining(c, run, run.sft(body, whoOf(callerOf(c))));
+      const job = recordTraining(c, run, await run.sft(body, whoOf(callerOf(c))));
       return answerJob(c, job, query.wait ?? true);
     },
     log: async (c, { body }) => {

@@ -8,7 +8,7 @@ import type { Engine } from '../../engines/engine.ts';
 import type { SupervisedEngine } from '../../engines/supervised-engine.ts';
 import { refuse, refuseBusy } from '../../wire/errors.ts';
 import type { NewEvent } from '../../wire/events.ts';
-import type { JobKind, WireJob } from '../../wire/jobs.ts';
+import type { WireJob } from '../../wire/jobs.ts';
 import type { SftRequest } from '../../wire/sft.ts';
 import type { LogRequest, ModelInfo, TrainRequest, TrainResult } from '../../wire/training.ts';
 import { toModelInfo } from '../../wire/training-names.ts';
@@ -18,24 +18,23 @@ import type { StoragePolicy } from '../security/storage-policy.ts';
 import type { CheckpointStore, StoredCheckpoint } from '../store/checkpoints.ts';
 import { createRows, type MetricFiles, type MetricRows } from '../store/metric-files.ts';
 import { createSerialQueue, type SerialQueue } from '../store/serial-queue.ts';
-import { metricsOf, resultOf, rowsOf } from '../store/step-result.ts';
+import { resultOf, rowsOf } from '../store/step-result.ts';
 import { addTrajectories, formatTrajectories, hashData, writeTrajectories } from '../store/trajectory-files.ts';
 import {
   cancelledError,
   closingError,
   createJobBook,
-  finishedJob,
-  hashRequest,
+  identify,
   type JobBook,
   type JobContext,
+  type JobIdentity,
   jobId,
-  reusedKeyError,
   type TrainJob,
 } from './jobs.ts';
 import type { LoadedPolicy, PolicyLoader } from './policy-loader.ts';
 import { largestDifference, proveServed } from './served-proof.ts';
-import { prepareSft } from './sft-job.ts';
-import { storedJobs } from './stored-jobs.ts';
+import { encodeConversations, prepareSft } from './sft-job.ts';
+import { findKnownJob, stepEvents, storedJobs } from './stored-jobs.ts';
 import { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { changedMetric, type PreparedJob, prepareTraining } from './training-job.ts';
 
@@ -134,12 +133,20 @@ export class TrainingRun {
    * Throws ApiError 409 if the key was used for another request, 429 if too many calls wait already.
    */
   train(request: TrainRequest, by: Who = { kind: 'local' }): TrainJob {
-    return this.#submit('train', request, by, (sha256) => prepareTraining(request, sha256, this.#options));
+    return this.#submit(identify('train', request), by, ({ requestSha256 }) =>
+      prepareTraining(request, requestSha256, this.#options),
+    );
   }
 
   /** As `train`, on conversations; with `checkpoint_every` it makes several steps, and one that was cut off goes on after the last of them. */
-  sft(request: SftRequest, by: Who = { kind: 'local' }): TrainJob {
-    return this.#submit('sft', request, by, (sha256) => prepareSft(request, sha256, this.#options));
+  async sft(request: SftRequest, by: Who = { kind: 'local' }): Promise<TrainJob> {
+    const identity = identify('sft', request);
+    const known = this.#find(identity);
+    if (known !== undefined) return known;
+    const encoded = await encodeConversations(request, this.#options);
+    return this.#submit(identity, by, ({ requestSha256 }) =>
+      prepareSft(request, encoded, requestSha256, this.#options),
+    );
   }
 
   /** A job that this process knows or whose checkpoint is there. */
@@ -208,22 +215,14 @@ export class TrainingRun {
     await this.model.completions.close();
   }
 
-  #submit<T extends { readonly idempotency_key: string }>(
-    kind: JobKind,
-    request: T,
-    by: Who,
-    prepare: (requestSha256: string) => PreparedJob,
-  ): TrainJob {
-    const { idempotency_key: idempotencyKey } = request;
-    const requestSha256 = hashRequest(kind, request);
-    const { checkpoints, maxWaitingTrainCalls } = this.#options;
-    const newest = checkpoints.partsByKey(idempotencyKey).at(-1);
-    const active = this.#jobs.findActive(idempotencyKey);
-    const known = newest?.manifest.request?.sha256 ?? active?.requestSha256 ?? requestSha256;
-    if (known !== requestSha256) throw reusedKeyError(idempotencyKey);
-    const stored = checkpoints.findByKey(idempotencyKey);
-    if (stored !== undefined) return finishedJob(this.model.name, { kind, idempotencyKey }, resultOf(stored));
-    if (active !== undefined) return active;
+  #find(identity: JobIdentity): TrainJob | undefined {
+    return findKnownJob(this.model.name, identity, this.#options.checkpoints, this.#jobs);
+  }
+
+  #submit(identity: JobIdentity, by: Who, prepare: (identity: JobIdentity) => PreparedJob): TrainJob {
+    const { maxWaitingTrainCalls } = this.#options;
+    const known = this.#find(identity);
+    if (known !== undefined) return known;
     if (this.#closing.signal.aborted) throw closingError();
     if (this.#jobs.activeCount() > maxWaitingTrainCalls) {
       throw refuseBusy(
@@ -232,7 +231,7 @@ export class TrainingRun {
         this.#lastStepSeconds,
       );
     }
-    const prepared: OwnedJob = { ...prepare(requestSha256), by };
+    const prepared: OwnedJob = { ...prepare(identity), by };
     const { rolloutIds = [] } = prepared;
     const { rollouts } = this.model.completions;
     rollouts.reserve(rolloutIds);
@@ -259,7 +258,7 @@ export class TrainingRun {
         const committed = await this.#advance(engine, prepared, part, context);
         this.#aheadEngine = null;
         await this.#addToHistory(committed);
-        this.#announce(committed);
+        for (const event of stepEvents(this.model.name, committed)) this.#onEvent(event);
         context.onProgress({ stage: 'checkpoint', done: part + 1, total: prepared.parts });
         return committed;
       } catch (error) {
@@ -385,16 +384,5 @@ export class TrainingRun {
     this.#aheadEngine = engine;
     await this.#restore(engine);
     this.#onEvent({ type: 'model.rolled_back', data: { model: this.model.name, from_step: fromStep, step } });
-  }
-
-  #announce({ manifest }: StoredCheckpoint): void {
-    const model = this.model.name;
-    const { step, history, files } = manifest;
-    const split = manifest.request?.kind ?? 'train';
-    const metrics = metricsOf({ history, timings: [] });
-    const parentStep = manifest.parentStep ?? step;
-    this.#onEvent({ type: 'step.trained', data: { model, step, parent_step: parentStep, split, metrics } });
-    const bytes = Object.values(files).reduce((sum, file) => sum + file.bytes, 0);
-    this.#onEvent({ type: 'checkpoint.committed', data: { model, step, bytes } });
   }
 }
