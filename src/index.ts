@@ -53,6 +53,7 @@ export type {
   ModelState,
   TrainResult,
 } from './sdk/backend.ts';
+export { type GroupBatch, type GroupBatchesOptions, trajectoryGroupBatches } from './sdk/batches.ts';
 export type { CallOptions } from './sdk/call.ts';
 export type {
   CheckpointRange,
@@ -61,6 +62,11 @@ export type {
   DeletedCheckpoints,
   KeepCheckpoints,
 } from './sdk/checkpoints.ts';
+export {
+  gatherInformativeGroups,
+  type InformativeGroups,
+  type InformativeGroupsOptions,
+} from './sdk/dynamic-sampling.ts';
 export type { Loggable } from './sdk/encode.ts';
 export {
   type AfterEachResult,
@@ -73,8 +79,17 @@ export {
 } from './sdk/gather.ts';
 export type { GatherOptions, Rollout, RolloutContext } from './sdk/gather-run.ts';
 export type { GatherProgress } from './sdk/gather-tally.ts';
+export {
+  createGroupRollout,
+  type GroupRollout,
+  type GroupRolloutOptions,
+  type MemberContext,
+  type ScenarioContext,
+} from './sdk/group-rollout.ts';
 export { RemoteBackend, type RemoteBackendOptions } from './sdk/http-backend.ts';
+export { type DatasetStep, type IterateDatasetOptions, iterateDataset } from './sdk/iterate-dataset.ts';
 export type { FollowOptions, JobFilter } from './sdk/jobs.ts';
+export { type LimitConcurrencyOptions, limitConcurrency } from './sdk/limit-concurrency.ts';
 export type { MetricOptions, MetricPoint } from './sdk/metric-calls.ts';
 export {
   type CostOptions,
@@ -96,6 +111,7 @@ export {
 } from './sdk/model.ts';
 export { ModelTrackers, type TrackedRow } from './sdk/model-trackers.ts';
 export type { TrainOptions } from './sdk/options.ts';
+export { type RetryOptions, retry } from './sdk/retry.ts';
 export type {
   TrackedGroup,
   TrackedHistory,

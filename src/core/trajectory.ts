@@ -16,6 +16,8 @@ export interface ChoiceOrigin {
   readonly completion_id: string;
   /** The policy step that sampled this choice. */
   readonly policy_step: number;
+  /** How many tokens were sampled for it. */
+  readonly completion_tokens?: number;
 }
 
 /** One choice of a chat completion as OpenAI's client returns it: a turn of the policy. */
@@ -128,6 +130,8 @@ export class Trajectory {
 export interface RolloutException {
   readonly type: string;
   readonly message: string;
+  /** Where it was thrown, as Node tells it. */
+  readonly stack?: string;
 }
 
 export interface TrajectoryGroupInit {

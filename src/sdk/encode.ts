@@ -61,7 +61,11 @@ function encodeGroup(
 ): WireGroup {
   return {
     trajectories: group.trajectories.map(encode),
-    exceptions: group.exceptions.map(({ type, message }) => ({ type, message })),
+    exceptions: group.exceptions.map(({ type, message, stack }) => ({
+      type,
+      message,
+      ...(stack !== undefined && { stack }),
+    })),
     metrics: group.metrics,
     metadata: group.metadata,
     logs: group.logs,

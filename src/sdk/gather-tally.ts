@@ -18,7 +18,7 @@ export interface GatherProgress {
 
 /** `rollouts_P`: rollouts of each group; a group is done when as many have finished. */
 export class GatherTally {
-  readonly rolloutsTotal: number;
+  #rolloutsTotal: number;
   readonly #remaining_P: number[];
   readonly #startedAt = performance.now();
   readonly #metrics = new Map<string, { sum: number; count: number }>();
@@ -29,7 +29,17 @@ export class GatherTally {
 
   constructor(rollouts_P: readonly number[]) {
     this.#remaining_P = [...rollouts_P];
-    this.rolloutsTotal = rollouts_P.reduce((sum, count) => sum + count, 0);
+    this.#rolloutsTotal = rollouts_P.reduce((sum, count) => sum + count, 0);
+  }
+
+  get rolloutsTotal(): number {
+    return this.#rolloutsTotal;
+  }
+
+  /** Returns the index of the new group. */
+  addGroup(rollouts: number): number {
+    this.#rolloutsTotal += rollouts;
+    return this.#remaining_P.push(rollouts) - 1;
   }
 
   addTrajectory(trajectory: Trajectory): void {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { AbortedError, ArtError, ConfigError, RolloutError } from '../core/errors.ts';
-import { Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
+import { type ChatChoice, Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
 import { type GatherGroupsOptions, gatherTrajectories, gatherTrajectoryGroups, trajectoryGroup } from './gather.ts';
 import type { GatherProgress } from './gather-tally.ts';
 
@@ -42,7 +42,31 @@ test('a failing rollout is recorded on its group, and a group with nothing left 
     { maxExceptions: 4 },
   );
   expect(rewards(groups)).toEqual([[1], [2]]);
-  expect(groups[0]?.exceptions).toEqual([{ type: 'TypeError', message: 'no board' }]);
+  expect(groups[0]?.exceptions).toEqual([
+    { type: 'TypeError', message: 'no board', stack: expect.stringContaining('gather.test.ts') },
+  ]);
+});
+
+test('onException tells of every failure, also where a group is dropped', async () => {
+  const seen: string[] = [];
+  const options = { maxExceptions: 2, onException: ({ message }: { message: string }) => seen.push(message) };
+  await gatherTrajectoryGroups([trajectoryGroup([failing('a')]), trajectoryGroup([failing('b', 5)])], options);
+  expect(seen).toEqual(['a', 'b']);
+});
+
+test('completion tokens are counted from the choices, unless the rollout says its own', async () => {
+  const choice = (tokens?: number): ChatChoice => ({
+    ...{ index: 0, finish_reason: 'stop', message: { role: 'assistant' } },
+    art: { completion_id: 'c', policy_step: 0, ...(tokens !== undefined && { completion_tokens: tokens }) },
+  });
+  const rollouts = [
+    [choice(3), choice(4)],
+    [choice(3), choice()],
+  ].map((messagesAndChoices) => async () => new Trajectory({ messagesAndChoices }));
+  const own = async (): Promise<Trajectory> =>
+    new Trajectory({ messagesAndChoices: [choice(3)], metrics: { completion_tokens: 9 } });
+  const trajectories = await gatherTrajectories([...rollouts, own]);
+  expect(trajectories.map(({ metrics }) => metrics)).toEqual([{ completion_tokens: 7 }, {}, { completion_tokens: 9 }]);
 });
 
 test('one failure more than allowed stops the gather: queued rollouts never start, running ones are told', async () => {
@@ -64,6 +88,30 @@ test('one failure more than allowed stops the gather: queued rollouts never star
   expect((error as RolloutError).cause).toMatchObject({ message: 'first' });
   expect((error as RolloutError).message).toContain('at most 1 of 4 rollouts may fail (maxExceptions 1), got 2');
   expect({ started, isTold }).toEqual({ started: 1, isTold: true });
+});
+
+test('a gather that stops waits for the clean-up of what it told', async () => {
+  let isClean = false;
+  const tidy = async ({ signal }: { signal: AbortSignal }): Promise<Trajectory> => {
+    await new Promise((resolve) => signal.addEventListener('abort', resolve));
+    await sleep(30);
+    isClean = true;
+    return new Trajectory();
+  };
+  await expect(gatherTrajectoryGroups([trajectoryGroup([tidy, failing('x', 5)])])).rejects.toThrow(RolloutError);
+  expect(isClean).toBe(true);
+});
+
+test('a rollout whose time was up does not finish a second time', async () => {
+  const seen: GatherProgress[] = [];
+  const options = { timeoutMs: 10, maxExceptions: 1, onProgress: (progress: GatherProgress) => seen.push(progress) };
+  const groups = await gatherTrajectoryGroups([trajectoryGroup([scored(5, 30), scored(1)])], options);
+  await sleep(50);
+  expect(rewards(groups)).toEqual([[1]]);
+  expect(seen.map(({ rolloutsDone, exceptions }) => [rolloutsDone, exceptions])).toEqual([
+    [1, 0],
+    [2, 1],
+  ]);
 });
 
 test('a share of failures is of all rollouts', async () => {
@@ -114,12 +162,12 @@ test('a rollout past its time limit is a failure that names it', async () => {
     timeoutMs: 20,
     maxExceptions: 1,
   });
-  expect(groups[0]?.exceptions).toEqual([
+  expect(groups[0]?.exceptions).toMatchObject([
     { type: 'AbortedError', message: 'rollout 1 of group 0: nothing within 20 ms' },
   ]);
 });
 
-test('afterEach may keep, replace, multiply or drop a group, and what it throws ends the gather', async () => {
+test('afterEach may keep, replace, multiply or drop a group; what it throws drops the group as a failure', async () => {
   const gather = (afterEach: NonNullable<GatherGroupsOptions['afterEach']>): Promise<number[][]> =>
     gatherTrajectoryGroups([trajectoryGroup([scored(1)]), trajectoryGroup([scored(2)])], { afterEach }).then(rewards);
   const isFirst = (group: TrajectoryGroup): boolean => group.trajectories[0]?.reward === 1;
@@ -132,7 +180,15 @@ test('afterEach may keep, replace, multiply or drop a group, and what it throws 
   const judgeFails = (): never => {
     throw new RangeError('judge');
   };
-  await expect(gather(judgeFails)).rejects.toThrow(RangeError);
+  const error = await gather(judgeFails).catch((reason: unknown) => reason);
+  expect(error).toBeInstanceOf(RolloutError);
+  expect(error).toMatchObject({
+    message: expect.stringContaining('afterEach of group 0'),
+    cause: { message: 'judge' },
+  });
+  const groups = [trajectoryGroup([scored(1)]), trajectoryGroup([scored(2)])];
+  const afterEach = (group: TrajectoryGroup): undefined => (isFirst(group) ? judgeFails() : undefined);
+  expect(rewards(await gatherTrajectoryGroups(groups, { afterEach, maxExceptions: 1 }))).toEqual([[2]]);
 });
 
 test('progress counts rollouts, groups, failures and means', async () => {

@@ -1,11 +1,18 @@
 /**
  * Gathering: many rollouts at once, results in input order, failures as data. Layer 5.
  * A failing rollout is recorded on its group; a group with nothing left is dropped. Too many failures stop the gather: what is queued
- * never starts, what runs gets its AbortSignal fired.
+ * never starts, what runs gets its AbortSignal fired and a moment to clean up.
  */
 import { refuseUnknownKeys } from '../core/options.ts';
 import { type RolloutException, Trajectory, TrajectoryGroup, type TrajectoryGroupInit } from '../core/trajectory.ts';
-import { type GatherOptions, type GatherRun, type Rollout, type RolloutContext, runGather } from './gather-run.ts';
+import {
+  type GatherOptions,
+  type GatherRun,
+  gatherOptionNames,
+  type Rollout,
+  type RolloutContext,
+  runGather,
+} from './gather-run.ts';
 
 /** A group whose rollouts have not started: the gather starts them, as `maxConcurrency` allows. */
 export interface PendingGroup {
@@ -22,21 +29,14 @@ export type GroupSource =
   | ((context: RolloutContext) => Promise<TrajectoryGroup> | TrajectoryGroup);
 
 export interface GatherGroupsOptions extends GatherOptions {
-  /** Sees each group as it completes. May return other groups in its place; null drops it; nothing keeps it. What it throws ends the gather. */
+  /**
+   * Sees each group as it completes. May return other groups in its place; null drops it; nothing keeps it.
+   * When it throws, as a judge may, the group is dropped and counts as one failure of `maxExceptions`.
+   */
   readonly afterEach?: (group: TrajectoryGroup) => AfterEachResult | Promise<AfterEachResult>;
 }
 
 export type AfterEachResult = TrajectoryGroup | readonly TrajectoryGroup[] | null | undefined;
-
-const OPTION_NAMES = [
-  'description',
-  'maxExceptions',
-  'maxConcurrency',
-  'timeoutMs',
-  'signal',
-  'onProgress',
-  'progress',
-];
 
 /** Describes one group: rollouts of the same scenario, to be started by `gatherTrajectoryGroups`. */
 export function trajectoryGroup(rollouts: readonly Rollout[], init: TrajectoryGroupInit = {}): PendingGroup {
@@ -51,15 +51,25 @@ export async function gatherTrajectoryGroups(
   sources: Iterable<GroupSource>,
   options: GatherGroupsOptions = {},
 ): Promise<TrajectoryGroup[]> {
-  refuseUnknownKeys('gatherTrajectoryGroups', options, [...OPTION_NAMES, 'afterEach']);
+  refuseUnknownKeys('gatherTrajectoryGroups', options, [...gatherOptionNames, 'afterEach']);
   const list = [...sources];
   const groups = await runGather(list.map(rolloutCount), options, (run) =>
-    list.map(async (source, index) => {
-      const group = await resolveGroup(source, index, run);
-      return group === null ? [] : applyAfterEach(group, options.afterEach);
-    }),
+    list.map((source, index) => gatherSource(source, index, options.afterEach, run)),
   );
-  return groups.flat();
+  return groups.flatMap((group) => group ?? []);
+}
+
+/** The groups that come of one source; null when it failed. */
+export async function gatherSource(
+  source: GroupSource,
+  index: number,
+  afterEach: GatherGroupsOptions['afterEach'],
+  run: GatherRun,
+): Promise<readonly TrajectoryGroup[] | null> {
+  const group = await resolveGroup(source, index, run);
+  if (group === null) return null;
+  const after = await run.afterGroup(`afterEach of group ${index}`, () => applyAfterEach(group, afterEach));
+  return after === null ? null : after.result;
 }
 
 /**
@@ -70,7 +80,7 @@ export async function gatherTrajectories(
   rollouts: Iterable<Rollout | Promise<Trajectory>>,
   options: GatherOptions = {},
 ): Promise<Trajectory[]> {
-  refuseUnknownKeys('gatherTrajectories', options, OPTION_NAMES);
+  refuseUnknownKeys('gatherTrajectories', options, gatherOptionNames);
   const list = [...rollouts];
   const outcomes = await runGather([list.length], options, (run) =>
     list.map((rollout, index) => {
@@ -118,6 +128,7 @@ function keepHandled<T>(promise: Promise<T>): () => Promise<T> {
   return () => promise;
 }
 
-function rolloutCount(source: GroupSource): number {
+/** How many rollouts a source counts as. */
+export function rolloutCount(source: GroupSource): number {
   return typeof source === 'object' && 'kind' in source ? source.rollouts.length : 1;
 }

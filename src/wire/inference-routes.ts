@@ -12,8 +12,12 @@ import { defineRoute, type RouteSpec } from './route.ts';
 
 const usage = z.looseObject({ prompt_tokens: z.int(), completion_tokens: z.int(), total_tokens: z.int() });
 
-/** Which completion a choice is, and the policy step that sampled it. */
-const origin = z.looseObject({ completion_id: z.string(), policy_step: z.int() });
+/** Which completion a choice is, the policy step that sampled it, and its number of tokens. */
+const origin = z.looseObject({
+  completion_id: z.string(),
+  policy_step: z.int(),
+  completion_tokens: z.int().optional(),
+});
 
 export const chatCompletion = z.looseObject({
   id: z.string(),

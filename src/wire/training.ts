@@ -119,7 +119,7 @@ export type WireTrajectory = z.infer<typeof wireTrajectory>;
 /** A `TrajectoryGroup` of `core/`. */
 export const wireGroup = z.strictObject({
   trajectories: z.array(wireTrajectory),
-  exceptions: z.array(z.strictObject({ type: z.string(), message: z.string() })),
+  exceptions: z.array(z.strictObject({ type: z.string(), message: z.string(), stack: z.string().optional() })),
   metrics,
   metadata,
   logs: z.array(z.string()),

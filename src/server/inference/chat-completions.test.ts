@@ -16,7 +16,11 @@ interface Extensions {
 }
 interface ChoiceExtensions {
   readonly token_ids?: number[];
-  readonly art?: { readonly completion_id: string; readonly policy_step: number };
+  readonly art?: {
+    readonly completion_id: string;
+    readonly policy_step: number;
+    readonly completion_tokens: number;
+  };
 }
 
 async function readAll(stream: AsyncIterable<ChatCompletionChunk>): Promise<ChatCompletionChunk[]> {
@@ -36,7 +40,7 @@ describe('whole answers', () => {
     expect(choice.finish_reason).toBe('stop');
     expect(choice.logprobs).toBeNull();
     expect(choice.token_ids).toEqual(sampled);
-    expect(choice.art).toEqual({ completion_id: data.id, policy_step: 4 });
+    expect(choice.art).toEqual({ completion_id: data.id, policy_step: 4, completion_tokens: sampled.length });
     expect((data as Extensions).prompt_token_ids).toEqual(model.engine.requests[0]?.promptIds);
     expect(response.headers.get('x-art-policy-step')).toBe('4');
     expect(response.headers.get('x-art-rerendered')).toBeNull();
@@ -173,7 +177,7 @@ describe('streams', () => {
     expect((chunks[0] as Extensions).art).toEqual({ seed: 5 });
     expect(choices.at(-1)).toMatchObject({
       finish_reason: 'stop',
-      art: { completion_id: chunks[0]?.id, policy_step: 0 },
+      art: { completion_id: chunks[0]?.id, policy_step: 0, completion_tokens: whole.usage?.completion_tokens },
     });
     expect(chunks.at(-1)?.choices).toEqual([]);
     expect(chunks.at(-1)?.usage).toMatchObject({ completion_tokens: whole.usage?.completion_tokens });

@@ -61,7 +61,11 @@ function wireChoice(
     logprobs: request.topLogprobs === null ? null : tokenTexts.createLogprobs(choice),
     finish_reason: choice.finishReason,
     ...(chat.hasTokenIds && { token_ids: choice.tokenIds }),
-    art: { completion_id: request.id, policy_step: choice.policyStep },
+    art: {
+      completion_id: request.id,
+      policy_step: choice.policyStep,
+      completion_tokens: choice.tokenIds.length,
+    },
   };
 }
 

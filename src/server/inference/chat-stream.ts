@@ -106,14 +106,14 @@ function createChunkWriter(
       const bare = { index, logprobs: null, finish_reason: null, ...(chat.hasTokenIds && { token_ids: [] }) };
       return head + others.map((delta) => write([{ ...bare, delta }])).join('');
     },
-    finish: ({ index, finishReason, policyStep }) =>
+    finish: ({ index, finishReason, policyStep, tokenIds }) =>
       write([
         {
           index,
           delta: {},
           logprobs: null,
           finish_reason: finishReason,
-          art: { completion_id: request.id, policy_step: policyStep },
+          art: { completion_id: request.id, policy_step: policyStep, completion_tokens: tokenIds.length },
         },
       ]),
   };
