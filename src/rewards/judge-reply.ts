@@ -52,7 +52,7 @@ export function readReply(text: string, asked: readonly string[], known: readonl
     count('empty');
     return nothing;
   }
-  const parsed = parseJson(text);
+  const parsed = findJson(text);
   if (parsed === null) {
     count('invalid_json');
     return nothing;
@@ -96,7 +96,7 @@ export function readReply(text: string, asked: readonly string[], known: readonl
 }
 
 /** The one JSON value in a text: alone, after reasoning, in a fence, or between words. Null if there is none, or more than one. */
-function parseJson(reply: string): { readonly text: string; readonly value: unknown } | null {
+export function findJson(reply: string): { readonly text: string; readonly value: unknown } | null {
   if (reply.length > MAX_CHARACTERS) return null;
   const afterReasoning = reply.slice(reply.lastIndexOf('</think>') + 1).replace(/^\/think>/, '');
   const [fenced, second] = Array.from(afterReasoning.matchAll(/```(?:\w+)?\s*\n(.*?)```/gs), ([, inside]) => inside);
