@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { EngineError } from '../core/errors.ts';
 import { testErrors } from './contract-errors.ts';
+import { testLosses } from './contract-losses.ts';
 import { testSampling } from './contract-sampling.ts';
 import { adam, collect, contractIds, Subject, sampleRequest, trainingRequest } from './contract-subject.ts';
 import { testTraining } from './contract-training.ts';
@@ -33,6 +34,7 @@ export function runEngineContract(
     afterAll(() => subject.engine.close());
     describe('sampling', () => testSampling(subject, decode));
     describe('training', () => testTraining(subject));
+    describe('losses', () => testLosses(subject));
     describe('errors', () => testErrors(subject));
     describe('life', () => testLife(createEngine));
   });
@@ -48,6 +50,14 @@ function testLife(createEngine: () => Promise<Engine>): void {
   afterAll(async () => {
     await Promise.all(engines.map((engine) => engine.close()));
     await rm(folder, { recursive: true });
+  });
+
+  test('before any training the weights are those of the base', async () => {
+    const [engine] = engines as [Engine];
+    const { data } = trainingRequest((await engine.doInfo()).vocabSize, 'base');
+    const scored = await engine.doScore({ data, source: { kind: 'trainer' } });
+    expect(scored.flat().some((logprob) => logprob < 0)).toBe(true);
+    expect(await engine.doScore({ data, source: { kind: 'base' } })).toEqual(scored);
   });
 
   test('two steps equal one step, save, load into a new engine and one step, byte for byte', async () => {

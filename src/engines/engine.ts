@@ -165,6 +165,21 @@ export interface LogprobsRequest {
   readonly source: { readonly kind: 'served'; readonly policyStep: number } | { readonly kind: 'trainer' };
 }
 
+/**
+ * Weights to score with. `trainer`: those being trained; `base`: the model as it was before any training, without adapter;
+ * `checkpoint`: what `doSave` wrote into the directory.
+ */
+export type ScoreSource =
+  | { readonly kind: 'trainer' }
+  | { readonly kind: 'base' }
+  | { readonly kind: 'checkpoint'; readonly directory: string };
+
+/** Many sequences at once; the caller bounds their number. */
+export interface ScoreRequest {
+  readonly data: readonly Pick<Datum, 'tokenIds' | 'actionMask' | 'temperatures'>[];
+  readonly source: ScoreSource;
+}
+
 export interface EngineInfo {
   readonly parameters: number;
   readonly trainableParameters: number;
@@ -202,6 +217,11 @@ export interface Engine {
   doLoad(request: { readonly directory: string }): Promise<void>;
   /** Logprob of each given token but the first, whose entry is 0. Length = tokenIds. */
   doLogprobs(request: LogprobsRequest): Promise<readonly number[]>;
+  /**
+   * Per datum, length T: logprob of each action token at `temperatures`, 0 elsewhere, through the training graph. Weights being trained,
+   * gradients and optimizer stay as they are. Rejects with CheckpointError if the directory holds no checkpoint of this model.
+   */
+  doScore(request: ScoreRequest): Promise<readonly (readonly number[])[]>;
   doInfo(): Promise<EngineInfo>;
   /** Ends the engine's process; in-flight requests fail with EngineError. Idempotent. */
   close(): Promise<void>;

@@ -69,6 +69,7 @@ export async function superviseEngine(options: SupervisionOptions): Promise<Supe
     doSave: async (request) => (await session()).doSave(request),
     doLoad: async (request) => (await session()).doLoad(request),
     doLogprobs: async (request) => (await session()).doLogprobs(request),
+    doScore: async (request) => (await session()).doScore(request),
     doInfo: async () => (await session()).doInfo(),
     close: () => supervisor.close(),
     state: () => supervisor.state,

@@ -111,6 +111,10 @@ export function createScriptedEngine(options: ScriptedEngineOptions): ScriptedEn
       requireOpen('doLogprobs');
       return tokenIds.map((_, position) => (position === 0 ? 0 : defaultLogprob));
     },
+    doScore: async ({ data }) => {
+      requireOpen('doScore');
+      return data.map(({ actionMask }) => actionMask.map((action) => (action === 1 ? defaultLogprob : 0)));
+    },
     doInfo: async () => {
       requireOpen('doInfo');
       return describe(vocabSize, policySteps, maxPositions, totals);

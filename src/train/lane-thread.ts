@@ -25,7 +25,7 @@ async function start({ baked, trained, threads, ...model }: LaneModel): Promise<
   return { model: parts, whole: new WholeGraph(parts), layered: new Layered(parts) };
 }
 
-async function handle(call: LaneCall): Promise<PassResult | null> {
+async function handle(call: LaneCall): Promise<PassResult | Float32Array | null> {
   if (call.name === 'start') {
     state = await start(call.model);
     return null;
@@ -35,7 +35,11 @@ async function handle(call: LaneCall): Promise<PassResult | null> {
     for (const [name, data] of call.trained) state.model.trained.get(name)!.data.set(data);
     return null;
   }
-  const { unit, loss, scale } = call;
+  const { unit } = call;
+  if (call.name === 'score') {
+    return unit.kind === 'whole' ? state.whole.score(unit.microbatch) : state.layered.score(unit.batch);
+  }
+  const { loss, scale } = call;
   return unit.kind === 'whole'
     ? state.whole.train(unit.microbatch, loss, scale)
     : state.layered.train(unit.batch, loss, scale, unit.isKeeping);
@@ -48,6 +52,8 @@ parentPort?.on('message', async (call: LaneCall) => {
   } catch (error) {
     answer = { ok: false, message: messageOf(error) };
   }
-  const buffers = answer.ok ? [...(answer.result?.gradients.values() ?? [])].map(({ buffer }) => buffer) : [];
+  const result = answer.ok ? answer.result : null;
+  const gradients = result === null || result instanceof Float32Array ? [] : [...result.gradients.values()];
+  const buffers = gradients.map(({ buffer }) => buffer);
   parentPort?.postMessage(answer, buffers as ArrayBuffer[]);
 });

@@ -26,6 +26,8 @@ const sequences = [90, 30, 75, 120, 60, 110, 45].map((length, seed): TrainingSeq
     samplingLogprobs: actions.map(() => -4),
     advantages: actions.map(() => (seed % 2 === 0 ? 1 : -1)),
     temperatures: actions.map(() => 1),
+    referenceLogprobs: actions.map(() => -3.5),
+    sequenceLogRatio: seed / 50,
   };
 });
 
@@ -47,10 +49,14 @@ async function twoSteps(count: number, isFull: boolean, activationRecomputation:
   const batching = { microbatchTokens: 128, activationRecomputation };
   const trainer = new Trainer({ ...common, ...batching, trained, baked, runtime, lanes });
   const losses: unknown[] = [];
-  for (let step = 0; step < 2; step++) {
-    losses.push(await trainer.forwardBackward(sequences, { name: 'cispo', clipLow: 0, clipHigh: 5 }, 1 / 400));
+  const weights = isFull ? randomParameters(config, 9) : randomAdapter(config, lora, 9);
+  const gspo = { name: 'gspo', clipLow: 0.1, clipHigh: 0.1, klWeight: 0.1 } as const;
+  for (const loss of [{ name: 'cispo', clipLow: 0, clipHigh: 5 }, gspo] as const) {
+    losses.push(await trainer.forwardBackward(sequences, loss, 1 / 400));
+    losses.push(await trainer.score(sequences, weights), await trainer.score(sequences));
     losses.push(trainer.update(settings));
   }
+  expect(losses[1]).not.toEqual(losses[2]);
   return { losses, weights: Float32Array.from([...trained.values()].flatMap(({ data }) => [...data])) };
 }
 

@@ -9,7 +9,7 @@ import { constant, makeGraph, neg } from '../graph/builder.ts';
 import { createOrtRuntime } from '../graph/runtime-ort.ts';
 import type { Parameter } from '../nn/parameters.ts';
 import type { LossSpec } from './loss-graph.ts';
-import type { ModelParts, PassResult } from './passes.ts';
+import type { ModelParts, PassResult, TrainedWeights } from './passes.ts';
 import type { Unit } from './plan.ts';
 
 export interface LaneModel extends Pick<ModelParts, 'config' | 'lora'> {
@@ -23,10 +23,11 @@ export interface LaneModel extends Pick<ModelParts, 'config' | 'lora'> {
 export type LaneCall =
   | { readonly name: 'start'; readonly model: LaneModel }
   | { readonly name: 'weights'; readonly trained: ReadonlyMap<string, Float32Array> }
-  | { readonly name: 'run'; readonly unit: Unit; readonly loss: LossSpec; readonly scale: number };
+  | { readonly name: 'run'; readonly unit: Unit; readonly loss: LossSpec; readonly scale: number }
+  | { readonly name: 'score'; readonly unit: Unit };
 
 export type LaneAnswer =
-  | { readonly ok: true; readonly result: PassResult | null; readonly isFlushing: boolean }
+  | { readonly ok: true; readonly result: PassResult | Float32Array | null; readonly isFlushing: boolean }
   | { readonly ok: false; readonly message: string };
 
 /** Whether this thread counts numbers below 1.2e-38 as zero, as ONNX Runtime is told to: without it softmax has other bits. */
@@ -88,16 +89,24 @@ export class Lanes {
   }
 
   /** Gives every lane the weights that the next runs use. No run may be in flight. */
-  async setWeights(trained: ReadonlyMap<string, Parameter>): Promise<void> {
+  async setWeights(trained: TrainedWeights): Promise<void> {
     const weights = new Map([...trained].map(([name, { data }]) => [name, data]));
     await Promise.all(this.#idle.map((lane) => lane.call({ name: 'weights', trained: weights })));
   }
 
   async run(unit: Unit, loss: LossSpec, scale: number): Promise<PassResult> {
+    return (await this.#callIdle({ name: 'run', unit, loss, scale })) as PassResult;
+  }
+
+  /** Logprobs of the unit's places, in order. */
+  async score(unit: Unit): Promise<Float32Array> {
+    return (await this.#callIdle({ name: 'score', unit })) as Float32Array;
+  }
+
+  async #callIdle(call: LaneCall): Promise<PassResult | Float32Array | null> {
     const lane = this.#idle.pop() ?? (await new Promise<Lane>((resolve) => this.#waiting.push(resolve)));
     try {
-      const { result } = await lane.call({ name: 'run', unit, loss, scale });
-      return result!;
+      return (await lane.call(call)).result;
     } finally {
       const next = this.#waiting.shift();
       if (next) next(lane);

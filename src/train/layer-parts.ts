@@ -15,7 +15,7 @@ import {
   projectGraphs,
 } from './layer-graphs.ts';
 import type { GraphKind } from './loss-graph.ts';
-import type { ModelParts } from './passes.ts';
+import type { ModelParts, TrainedWeights } from './passes.ts';
 
 export type PartName = 'embed' | 'project' | 'attend' | 'finish';
 type Results = Record<string, HostTensor>;
@@ -24,6 +24,8 @@ export class LayerParts {
   readonly #model: ModelParts;
   readonly #options: GraphsOptions;
   readonly #weights = new Map<string, HostTensor>();
+  /** Stand in for `#weights` of the same names. */
+  #replaced: ReadonlyMap<string, HostTensor> = new Map();
   readonly #graphs = new Map<string, PartGraphs>();
   readonly #executables = new Map<string, Promise<Executable>>();
 
@@ -33,6 +35,12 @@ export class LayerParts {
     for (const parameters of [model.parameters, model.trained]) {
       for (const [name, { data, shape }] of parameters) this.#weights.set(name, hostTensor(data, shape));
     }
+  }
+
+  /** What is run from now on reads these in place of the trained weights; null: the trained ones again. */
+  replaceWeights(weights: TrainedWeights | null): void {
+    const given = [...(weights ?? [])].map(([name, { data, shape }]) => [name, hostTensor(data, shape)] as const);
+    this.#replaced = new Map(given);
   }
 
   /** Names of what the forward pass of a part keeps. */
@@ -121,7 +129,8 @@ export class LayerParts {
     }
     const all: Record<string, HostTensor> = { ...feeds };
     for (const name of names) {
-      const weight = baked.has(name) ? undefined : this.#weights.get(rename(name, template, layer));
+      const own = rename(name, template, layer);
+      const weight = baked.has(name) ? undefined : (this.#replaced.get(own) ?? this.#weights.get(own));
       if (weight) all[name] = weight;
     }
     return (await executable).run(all, fetches);

@@ -11,7 +11,7 @@ import { type AttentionJob, gatherSpans, planAttention, scatterSpans } from './a
 import { LayerParts } from './layer-parts.ts';
 import { feedLoss, feedTargets, type LossSpec, lossKind } from './loss-graph.ts';
 import { lossFeeds, type TokenPlace, type TrainingSequence } from './microbatch.ts';
-import type { ModelParts, PassResult } from './passes.ts';
+import type { ModelParts, PassResult, TrainedWeights } from './passes.ts';
 import { cutRows, headShape, headsOf, MAX_CHUNK_ROWS, putHeads, type RowChunk, rowsOf } from './row-chunks.ts';
 import { layOutTokens, rowOf, type Span, type TokenLayout } from './token-layout.ts';
 
@@ -94,8 +94,18 @@ export class Layered {
     return { ...sums, gradients: result };
   }
 
-  /** Logprobs of the batch's places, in order. */
-  async score(batch: LayeredBatch): Promise<Float32Array> {
+  /** Logprobs of the batch's places, in order; `weights` stand in for the trained ones. */
+  async score(batch: LayeredBatch, weights?: TrainedWeights): Promise<Float32Array> {
+    const parts = this.#parts(false);
+    parts.replaceWeights(weights ?? null);
+    try {
+      return await this.#score(batch);
+    } finally {
+      parts.replaceWeights(null);
+    }
+  }
+
+  async #score(batch: LayeredBatch): Promise<Float32Array> {
     const context = this.#context(batch, false);
     const hidden = await this.#forward(context, null);
     const logprobs = new Float32Array(batch.places.length);

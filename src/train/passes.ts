@@ -4,6 +4,9 @@ import type { Runtime } from '../graph/runtime.ts';
 import type { LoraSpec } from '../nn/lora.ts';
 import type { Parameter } from '../nn/parameters.ts';
 
+/** Values of every trained tensor. */
+export type TrainedWeights = ReadonlyMap<string, Parameter>;
+
 /** `parameters` holds the base model; `trained` the adapter, or the very same map in full-parameter training. */
 export interface ModelParts {
   readonly config: DecoderConfig;

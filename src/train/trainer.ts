@@ -9,7 +9,7 @@ import { checkLoss, type LossSpec } from './loss-graph.ts';
 import type { TokenPlace, TrainingSequence } from './microbatch.ts';
 import { defaultActivationBytes } from './model-sizing.ts';
 import { type AdamWSettings, type AdamWState, adamWUpdate, createAdamWState } from './optimizer.ts';
-import type { ModelParts, PassResult } from './passes.ts';
+import type { ModelParts, PassResult, TrainedWeights } from './passes.ts';
 import { type ActivationRecomputation, type PlanOptions, planUnits, type Unit } from './plan.ts';
 import { WholeGraph } from './whole-graph.ts';
 
@@ -41,6 +41,9 @@ export interface ForwardBackwardStats {
   readonly paddingTokens: number;
   readonly packedRows: number;
 }
+
+/** What is scored of a sequence. */
+export type ScoredSequence = Pick<TrainingSequence, 'tokenIds' | 'actionMask' | 'temperatures'>;
 
 /** Calls must not overlap. Graphs are compiled at their first use and kept. */
 export class Trainer {
@@ -88,32 +91,45 @@ export class Trainer {
       throw new DataError('forwardBackward: at least one token must have actionMask 1, got none');
     }
     await this.#options.lanes?.setWeights(this.#options.trained);
-    for await (const [unit, result] of this.#runUnits(units, loss, scale)) {
-      this.#accumulate(result.gradients);
-      scatterLogprobs(placesOf(unit), result.logprobs, trainingLogprobs);
-      sums.loss += result.loss;
-      sums.entropy += result.entropy;
-      sums.actionTokens += placesOf(unit).length;
-      for (const [name, count] of Object.entries(countsOf(unit))) counts[name as keyof typeof counts] += count;
+    try {
+      for await (const [unit, result] of this.#inOrder(units, (one) => this.#run(one, loss, scale))) {
+        this.#accumulate(result.gradients);
+        scatterLogprobs(placesOf(unit), result.logprobs, trainingLogprobs);
+        sums.loss += result.loss;
+        sums.entropy += result.entropy;
+        sums.actionTokens += placesOf(unit).length;
+        for (const [name, count] of Object.entries(countsOf(unit))) counts[name as keyof typeof counts] += count;
+      }
+    } catch (error) {
+      this.#gradients = null; // A batch whose gradients are there in part must not be trained on.
+      throw error;
     }
     return { ...sums, ...counts, entropy: sums.entropy / sums.actionTokens, trainingLogprobs };
   }
 
+  /**
+   * Logprobs of the action tokens of each sequence, length T, 0 elsewhere: under the weights being trained, or under `weights`, which hold a
+   * tensor for every trained one. Leaves weights, gradients and optimizer as they are.
+   */
+  async score(sequences: readonly ScoredSequence[], weights?: TrainedWeights): Promise<number[][]> {
+    const zeros = sequences.map(({ tokenIds }) => new Array<number>(tokenIds.length).fill(0));
+    const data = sequences.map(
+      (sequence, i): TrainingSequence => ({ ...sequence, samplingLogprobs: zeros[i]!, advantages: zeros[i]! }),
+    );
+    const units = planUnits(data, this.#planOptions()).filter((unit) => placesOf(unit).length > 0);
+    const logprobs = zeros.map((values) => [...values]);
+    await this.#options.lanes?.setWeights(weights ?? this.#options.trained);
+    for await (const [unit, found] of this.#inOrder(units, (one) => this.#score(one, weights))) {
+      scatterLogprobs(placesOf(unit), found, logprobs);
+    }
+    return logprobs;
+  }
+
   /** Logprob of each token but the first (whose entry is 0) at one temperature, under the weights being trained. */
   async logprobs(tokenIds: readonly number[], temperature: number): Promise<number[]> {
-    const sequence: TrainingSequence = {
-      tokenIds,
-      actionMask: tokenIds.map((_, t) => (t === 0 ? 0 : 1)),
-      samplingLogprobs: tokenIds.map(() => 0),
-      advantages: tokenIds.map(() => 0),
-      temperatures: tokenIds.map(() => temperature),
-    };
-    const [unit] = planUnits([sequence], this.#planOptions());
-    const found =
-      unit!.kind === 'whole' ? await this.#whole.score(unit!.microbatch) : await this.#layered.score(unit!.batch);
-    const logprobs = [new Array<number>(tokenIds.length).fill(0)];
-    scatterLogprobs(placesOf(unit!), found, logprobs);
-    return logprobs[0]!;
+    const actionMask = tokenIds.map((_, t) => (t === 0 ? 0 : 1));
+    const [logprobs] = await this.score([{ tokenIds, actionMask, temperatures: tokenIds.map(() => temperature) }]);
+    return logprobs!;
   }
 
   /**
@@ -137,17 +153,16 @@ export class Trainer {
     };
   }
 
-  /** In the order of `units`, whichever is done first. A batch whose gradients are there in part must not be trained on. */
-  async *#runUnits(
+  /** Results in the order of `units`, whichever is done first. Nothing runs any more when it throws. */
+  async *#inOrder<T>(
     units: readonly Unit[],
-    loss: LossSpec,
-    scale: number,
-  ): AsyncGenerator<readonly [Unit, PassResult], void> {
-    const running: Promise<PassResult>[] = [];
+    run: (unit: Unit) => Promise<T>,
+  ): AsyncGenerator<readonly [Unit, T], void> {
+    const running: Promise<T>[] = [];
     let next = 0;
     const start = (): void => {
       const unit = units[next++];
-      if (unit) running.push(this.#run(unit, loss, scale));
+      if (unit) running.push(run(unit));
     };
     try {
       for (let lane = 0; lane < (this.#options.lanes?.count ?? 1); lane++) start();
@@ -157,10 +172,17 @@ export class Trainer {
         yield [unit, result];
       }
     } catch (error) {
-      this.#gradients = null;
       await Promise.allSettled(running);
       throw error;
     }
+  }
+
+  async #score(unit: Unit, weights: TrainedWeights | undefined): Promise<Float32Array> {
+    const { lanes } = this.#options;
+    if (lanes) return lanes.score(unit);
+    return unit.kind === 'whole'
+      ? this.#whole.score(unit.microbatch, weights)
+      : this.#layered.score(unit.batch, weights);
   }
 
   async #run(unit: Unit, loss: LossSpec, scale: number): Promise<PassResult> {

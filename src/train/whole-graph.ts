@@ -21,7 +21,7 @@ import {
   targetLogprobs,
 } from './loss-graph.ts';
 import type { Microbatch } from './microbatch.ts';
-import type { ModelParts, PassResult } from './passes.ts';
+import type { ModelParts, PassResult, TrainedWeights } from './passes.ts';
 
 const GRADIENT_PREFIX = 'gradient/';
 
@@ -53,10 +53,12 @@ export class WholeGraph {
     };
   }
 
-  /** Logprobs of the microbatch's places, in order. */
-  async score(microbatch: Microbatch): Promise<Float32Array> {
+  /** Logprobs of the microbatch's places, in order; `weights` stand in for the trained ones. */
+  async score(microbatch: Microbatch, weights?: TrainedWeights): Promise<Float32Array> {
     const executable = await this.#executable('logprobs');
-    const results = await executable.run({ ...this.#fixedFeeds, ...feedTargets(microbatch.feeds) });
+    const given = [...(weights ?? [])].map(([name, { data, shape }]) => [name, hostTensor(data, shape)] as const);
+    const fixed = weights === undefined ? this.#fixedFeeds : { ...this.#fixedFeeds, ...Object.fromEntries(given) };
+    const results = await executable.run({ ...fixed, ...feedTargets(microbatch.feeds) });
     return results.logprobs!.data as Float32Array;
   }
 

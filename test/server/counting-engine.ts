@@ -4,10 +4,10 @@
  */
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { EngineError } from '../../src/core/errors.ts';
+import { CheckpointError, EngineError } from '../../src/core/errors.ts';
 import type { Engine, ForwardBackwardRequest } from '../../src/engines/engine.ts';
 
-export type EngineCall = 'forwardBackward' | 'optimStep' | 'publish' | 'save' | 'load' | 'logprobs';
+export type EngineCall = 'forwardBackward' | 'optimStep' | 'publish' | 'save' | 'load' | 'logprobs' | 'score';
 
 export interface CountingEngine extends Engine {
   readonly calls: string[];
@@ -25,6 +25,14 @@ export interface CountingEngine extends Engine {
   readonly die: () => void;
   readonly weight: () => number;
   readonly newestStep: () => number | undefined;
+}
+
+async function storedWeight(directory: string): Promise<number> {
+  const path = join(directory, 'adapter_model.safetensors');
+  const text = await readFile(path, 'utf8').catch((cause: unknown) => {
+    throw new CheckpointError(`${directory}: must hold a checkpoint`, { cause });
+  });
+  return (JSON.parse(text) as { weight: number }).weight;
 }
 
 export function createCountingEngine(seed = 0, maxPositions = 256): CountingEngine {
@@ -112,6 +120,16 @@ export function createCountingEngine(seed = 0, maxPositions = 256): CountingEngi
       const weight = source.kind === 'trainer' ? state.weight : served.get(source.policyStep);
       if (weight === undefined) throw new EngineError('counting engine: step is not served');
       return tokenIds.map((_, t) => (t === 0 ? 0 : score(weight)));
+    },
+    doScore: async ({ data, source }) => {
+      enter('score', `:${source.kind}`);
+      const weight =
+        source.kind === 'trainer'
+          ? state.weight
+          : source.kind === 'base'
+            ? seed / 16
+            : await storedWeight(source.directory);
+      return data.map(({ actionMask }) => actionMask.map((mask) => (mask === 1 ? score(weight) : 0)));
     },
     doInfo: async () => ({
       parameters: 1,

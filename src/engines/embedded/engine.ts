@@ -83,6 +83,7 @@ export async function createEmbeddedEngine(options: EmbeddedEngineOptions, signa
     doSave: async (request) => void (await client.call('save', request)),
     doLoad: async (request) => void (await client.call('load', request)),
     doLogprobs: (request) => client.call('logprobs', request),
+    doScore: (request) => client.call('score', request),
     doInfo: () => client.call('info', null),
     close: () => client.close(),
     died: client.died,

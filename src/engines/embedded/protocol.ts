@@ -22,6 +22,7 @@ import type {
   OptimStepResult,
   SampleEvent,
   SampleRequest,
+  ScoreRequest,
 } from '../engine.ts';
 import type { EmbeddedEngineOptions } from './options.ts';
 
@@ -34,6 +35,7 @@ export interface CallMap {
   readonly save: { readonly request: { readonly directory: string }; readonly result: null };
   readonly load: { readonly request: { readonly directory: string }; readonly result: null };
   readonly logprobs: { readonly request: LogprobsRequest; readonly result: readonly number[] };
+  readonly score: { readonly request: ScoreRequest; readonly result: readonly (readonly number[])[] };
   readonly info: { readonly request: null; readonly result: EngineInfo };
 }
 export type CallName = keyof CallMap;

@@ -20,14 +20,16 @@ import {
 import { createAdapter, type LoraSpec, loraSpec } from '../../nn/lora.ts';
 import { checkParameters, type Parameter, parameterShapes } from '../../nn/parameters.ts';
 import type { AdamWState } from '../../train/optimizer.ts';
+import type { TrainedWeights } from '../../train/passes.ts';
 import { startTrainer } from '../../train/start-trainer.ts';
 import type { Trainer } from '../../train/trainer.ts';
+import type { ScoreSource } from '../engine.ts';
 import { bakedWeights } from './baked-weights.ts';
 import type { EmbeddedEngineOptions } from './options.ts';
 import { type Call, type Outcome, toPlainError } from './protocol.ts';
 
 export type TrainerCall =
-  | Extract<Call, { name: 'start' | 'forwardBackward' | 'optimStep' | 'save' | 'load' | 'logprobs' }>
+  | Extract<Call, { name: 'start' | 'forwardBackward' | 'optimStep' | 'save' | 'load' | 'logprobs' | 'score' }>
   | { readonly name: 'snapshot'; readonly request: null };
 
 /** Totals since start. */
@@ -50,6 +52,8 @@ interface TrainerState {
 }
 
 let state: TrainerState | null = null;
+/** Weights of the last `score`, kept for the next one alone: a batch comes in several. */
+let reference: { readonly key: string; readonly weights: TrainedWeights } | null = null;
 let trainedTokens = 0;
 let trainingSeconds = 0;
 
@@ -100,21 +104,60 @@ async function save({ options, lora, trainer }: TrainerState, directory: string)
 async function load(state: TrainerState, directory: string): Promise<null> {
   const { trainer } = state;
   const { weights, optimizer } = await readCheckpoint(state, directory).catch((cause: unknown) => {
-    if (cause instanceof CheckpointError) throw cause;
-    throw new CheckpointError(`${directory}: must hold a checkpoint of this model, got ${messageOf(cause)}`, { cause });
+    throw checkpointError(directory, cause);
   });
   for (const [name, { data }] of trainer.trained) data.set(weights.get(name)!.data);
   trainer.restoreOptimizer(optimizer);
   return null;
 }
 
-/** Everything is read and checked before anything is taken over. */
-async function readCheckpoint({ lora, trainer }: TrainerState, directory: string) {
+function checkpointError(directory: string, cause: unknown): CheckpointError {
+  if (cause instanceof CheckpointError) return cause;
+  return new CheckpointError(`${directory}: must hold a checkpoint of this model, got ${messageOf(cause)}`, { cause });
+}
+
+/** Undefined: the weights being trained. */
+async function scoringWeights(current: TrainerState, source: ScoreSource): Promise<TrainedWeights | undefined> {
+  if (source.kind === 'trainer') return undefined;
+  const key = source.kind === 'base' ? 'base' : `checkpoint ${source.directory}`;
+  if (reference?.key !== key) {
+    reference = null; // Not two of them at once.
+    const weights =
+      source.kind === 'base'
+        ? await baseWeights(current)
+        : await readWeights(current, source.directory).catch((cause: unknown) => {
+            throw checkpointError(source.directory, cause);
+          });
+    reference = { key, weights };
+  }
+  return reference.weights;
+}
+
+/** An adapter of zeros adds nothing, so the base's bits stay. */
+async function baseWeights({ options, lora, trainer }: TrainerState): Promise<TrainedWeights> {
+  if (!lora) return (await openModel(options.modelDirectory)).readTensors();
+  const zeros = [...trainer.trained].map(
+    ([name, { shape, data }]) => [name, { shape, data: new Float32Array(data.length) }] as const,
+  );
+  return new Map(zeros);
+}
+
+async function readWeights(
+  { lora, trainer }: TrainerState,
+  directory: string,
+): Promise<ReadonlyMap<string, FloatTensor>> {
   const weights = lora
     ? await readAdapter(lora, directory)
     : await readSafetensors(join(directory, 'model.safetensors'));
   const shapes = new Map([...trainer.trained].map(([name, { shape }]) => [name, shape]));
   checkParameters(weights, shapes, directory);
+  return weights;
+}
+
+/** Everything is read and checked before anything is taken over. */
+async function readCheckpoint(current: TrainerState, directory: string) {
+  const weights = await readWeights(current, directory);
+  const { trainer } = current;
   const optimizer = await readOptimizer(trainer.trained, join(directory, 'optimizer.safetensors'));
   return { weights, optimizer };
 }
@@ -154,6 +197,7 @@ async function handle(call: TrainerCall): Promise<unknown> {
   const current = started();
   const { trainer } = current;
   const startedAt = performance.now();
+  if (call.name !== 'score') reference = null;
   try {
     switch (call.name) {
       case 'forwardBackward': {
@@ -166,6 +210,8 @@ async function handle(call: TrainerCall): Promise<unknown> {
         return { gradNorm: trainer.update(call.request), gradientSteps: trainer.optimizer.updates };
       case 'logprobs':
         return await trainer.logprobs(call.request.tokenIds, call.request.temperature);
+      case 'score':
+        return await trainer.score(call.request.data, await scoringWeights(current, call.request.source));
       case 'snapshot':
         return new Map(trainer.trained);
       case 'save':
@@ -174,7 +220,7 @@ async function handle(call: TrainerCall): Promise<unknown> {
         return await load(current, call.request.directory);
     }
   } finally {
-    if (call.name === 'forwardBackward' || call.name === 'optimStep') {
+    if (call.name === 'forwardBackward' || call.name === 'optimStep' || call.name === 'score') {
       trainingSeconds += (performance.now() - startedAt) / 1000;
     }
   }
