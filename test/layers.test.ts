@@ -81,6 +81,7 @@ const testSupport = [
   'src/engines/contract-errors.ts',
   'src/engines/contract-sampling.ts',
   'src/engines/contract-subject.ts',
+  'src/engines/contract-losses.ts',
   'src/engines/contract-training.ts',
 ];
 
