@@ -28,7 +28,23 @@ export {
   type TrajectoryInit,
 } from './core/trajectory.ts';
 export { LocalBackend, type LocalBackendOptions } from './local-backend.ts';
-export type { Agreement } from './rewards/agreement.ts';
+export { type Agreement, kendallTau } from './rewards/agreement.ts';
+export { costReward, latencyReward, lengthPenalty, type Measure } from './rewards/budget-rewards.ts';
+export { clipReward, weightedSum } from './rewards/combine.ts';
+export {
+  createRewardGuard,
+  describeGroups,
+  type GuardReport,
+  type RewardGuard,
+  type RewardGuardOptions,
+} from './rewards/guard.ts';
+export {
+  type AlarmKind,
+  defaultGuardThresholds,
+  type GuardRow,
+  type GuardThresholds,
+  type RewardAlarm,
+} from './rewards/guard-checks.ts';
 export {
   type AskOptions,
   createJudge,
@@ -42,10 +58,21 @@ export type { JudgeProtocol } from './rewards/judge-providers.ts';
 export type { JudgeProblem } from './rewards/judge-reply.ts';
 export type { JudgeReply, JudgeRequest } from './rewards/judge-transport.ts';
 export type { JudgedTrajectory } from './rewards/judge-view.ts';
+export {
+  applyReward,
+  type FromScenario,
+  perTurn,
+  type Reward,
+  type RewardResult,
+  type RewardValue,
+  type SyncReward,
+} from './rewards/reward.ts';
 export { type RulerGroupOptions, type RulerOptions, ruler, rulerScoreGroup } from './rewards/ruler.ts';
 export type { TrajectoryScore } from './rewards/ruler-judging.ts';
 export type { ShownToJudge } from './rewards/ruler-options.ts';
 export { defaultRubric } from './rewards/ruler-prompt.ts';
+export { exactMatch, formatCheck, fuzzyMatch, jsonSchemaReward, type TextOptions } from './rewards/text-rewards.ts';
+export { type ExpectedCall, toolCallAccuracy } from './rewards/tool-rewards.ts';
 export type {
   Backend,
   HistoryRow,
