@@ -184,11 +184,18 @@ describe('what is loaded', () => {
     },
   );
 
-  test('the public entry loads no package but those of the sdk and zod', () => {
+  test('the public entry loads no package but those of the sdk and the rewards', () => {
     const reached = Object.keys(packages).filter((name) =>
       findPath(imports, 'src/index.ts', (target) => target === name),
     );
-    expect(reached.sort()).toEqual(['cli-progress', 'eventsource-parser', 'openai', 'p-limit', 'zod']);
+    expect(reached.sort()).toEqual([
+      'cli-progress',
+      'eventsource-parser',
+      'fastest-levenshtein',
+      'openai',
+      'p-limit',
+      'zod',
+    ]);
   });
 });
 
