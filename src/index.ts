@@ -82,6 +82,16 @@ export type {
 } from './sdk/backend.ts';
 export { type GroupBatch, type GroupBatchesOptions, trajectoryGroupBatches } from './sdk/batches.ts';
 export type { CallOptions } from './sdk/call.ts';
+export {
+  type CaptureContext,
+  type CapturedAgent,
+  type CaptureOptions,
+  type CaptureResult,
+  captureRollout,
+  captureTrajectory,
+  currentTrajectory,
+} from './sdk/capture.ts';
+export { failedTrajectory } from './sdk/capture-result.ts';
 export type {
   CheckpointRange,
   ConfirmOptions,

@@ -2,6 +2,7 @@
 import { ConfigError } from './core/errors.ts';
 import { refuseUnknownKeys } from './core/options.ts';
 import type { ApiAddress } from './sdk/call.ts';
+import { removeCaptureServer } from './sdk/capture-scope.ts';
 import { HttpBackend } from './sdk/http-backend.ts';
 import type { ArtServer, ArtServerOptions, EngineTuning } from './server/index.ts';
 
@@ -91,6 +92,7 @@ export class LocalBackend extends HttpBackend implements AsyncDisposable {
   async close(): Promise<void> {
     this.#isClosed = true;
     const running = await this.#running?.catch(() => undefined);
+    if (running !== undefined) removeCaptureServer(`${reachableUrl(running.url)}/v1`);
     await Promise.all([running?.close(), this.closeTrackers()]);
   }
 

@@ -7,6 +7,7 @@ import type { Checkpoint, Removed } from '../wire/checkpoint-names.ts';
 import type { RunState } from '../wire/state.ts';
 import type { Backend, InferenceEndpoint } from './backend.ts';
 import type { CallOptions } from './call.ts';
+import { addCaptureServer, captureFetch } from './capture-scope.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
 import { type Loggable, toGroups } from './encode.ts';
 import type { MetricOptions, MetricPoint } from './metric-calls.ts';
@@ -52,6 +53,11 @@ export class Model implements ChatModel {
     const modelName = init.inferenceModelName ?? init.name;
     this.#endpoint = { baseURL: init.inferenceBaseURL, apiKey: init.inferenceApiKey, modelName };
     this.trackers = new ModelTrackers(init.trackers ?? [], init, { inferenceModelName: modelName });
+  }
+
+  /** Where it is served: what any client of OpenAI's API needs. */
+  endpoint(): InferenceEndpoint {
+    return this.#endpoint;
   }
 
   /** The official client, one per model, unmodified. */
@@ -168,7 +174,9 @@ export class TrainableModel implements ChatModel {
     const registration = this.#registration;
     try {
       const endpoint = await registration.endpoint;
-      if (this.#registration === registration) this.#endpoint = endpoint;
+      if (this.#registration !== registration) return;
+      this.#endpoint = endpoint;
+      addCaptureServer(endpoint);
     } catch (error) {
       if (this.#registration === registration) this.#registration = undefined; // so that the next call tries again
       throw error;
@@ -179,6 +187,12 @@ export class TrainableModel implements ChatModel {
   backend(): Backend {
     if (this.#registration === undefined) throw this.#notRegistered();
     return this.#registration.backend;
+  }
+
+  /** Where it is served: what any client of OpenAI's API needs. Throws ConfigError before `register` has finished. */
+  endpoint(): InferenceEndpoint {
+    if (this.#endpoint === undefined) throw this.#notRegistered();
+    return this.#endpoint;
   }
 
   /** The official client, one per registration, unmodified. Throws ConfigError before `register` has finished. */
@@ -251,5 +265,5 @@ export class TrainableModel implements ChatModel {
 }
 
 function createOpenAI({ baseURL, apiKey }: InferenceEndpoint): OpenAI {
-  return new OpenAI({ baseURL, apiKey, timeout: INFERENCE_TIMEOUT_MS });
+  return new OpenAI({ baseURL, apiKey, timeout: INFERENCE_TIMEOUT_MS, fetch: captureFetch });
 }
