@@ -1,5 +1,5 @@
 /** A whole GRPO step of ours through the embedded engine: rollouts of every group, advantages, one optimizer step, publication. */
-import { groupAdvantages } from '../src/core/advantage.ts';
+import { advantages as advantagesOf } from '../src/core/advantage.ts';
 import { createRng } from '../src/core/rng.ts';
 import { createEmbeddedEngine, type EmbeddedEngineOptions } from '../src/engines/embedded/engine.ts';
 import type { Datum, Engine } from '../src/engines/engine.ts';
@@ -61,7 +61,7 @@ async function sampleGroups(engine: Engine, work: StepWork, step: number): Promi
   const groups = await Promise.all(
     work.prompts.map(async (prompt, groupIndex) => {
       const rewards = Array.from({ length: work.groupSize }, () => rng.uniform());
-      const advantages = groupAdvantages(rewards, true);
+      const [advantages = []] = advantagesOf([rewards], 'groupStd');
       return Promise.all(
         advantages.map((advantage, index) => {
           const seed = (step * work.prompts.length + groupIndex) * work.groupSize + index;

@@ -1,4 +1,5 @@
 /** Public entry `agent-reinforcement-trainer`: what a user of the SDK needs, and `LocalBackend`, which runs everything on this computer. */
+export type { AdvantageKind } from './core/advantage.ts';
 export {
   AbortedError,
   ApiError,
@@ -14,7 +15,20 @@ export {
 } from './core/errors.ts';
 export { createRng, deriveSeed, type Rng, shuffle } from './core/rng.ts';
 export { type TokenPrices, type TokenUsage, tokenCost } from './core/token-cost.ts';
-export { type AdamOptions, defaultTrainConfig, type TrainConfig } from './core/train-config.ts';
+export {
+  type AdamOptions,
+  defaultTrainConfig,
+  type KlPenalty,
+  type KlReference,
+  type LearningRateSchedule,
+  type LengthNormalization,
+  type LossDefaults,
+  lossDefaults,
+  type OverlongOptions,
+  type PolicyLossName,
+  type RatioRange,
+  type TrainConfig,
+} from './core/train-config.ts';
 export {
   type ChatChoice,
   type ChatMessage,

@@ -2,28 +2,54 @@
  * Between the names of the training API (snake case) and those of `core/` and the SDK (camel case). Layer 0.
  * The only place that knows both; each function is one direction of one object.
  */
-import type { AdamOptions, TrainConfig } from '../core/train-config.ts';
+import {
+  type AdamOptions,
+  defaultKlPenalty,
+  defaultLearningRateSchedule,
+  defaultOverlong,
+  type KlPenalty,
+  type TrainConfig,
+} from '../core/train-config.ts';
 import type { ModelInfo, RegisterRequest, TrainResult, WireTrainOptions } from './training.ts';
 
-/** Keys in snake case, as the API writes them; undefined ones are left out. Not deep. */
+function snakeCase(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+function camelCase(name: string): string {
+  return name.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase());
+}
+
+/** Keys in snake case, as the API writes them, at every depth of plain objects; undefined ones are left out. Values stay as they are. */
 export function toSnakeCase(options: object): Record<string, unknown> {
   return Object.fromEntries(
     Object.entries(options)
       .filter(([, value]) => value !== undefined)
-      .map(([key, value]) => [key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]),
+      .map(([key, value]) => [snakeCase(key), isPlainObject(value) ? toSnakeCase(value) : value]),
   );
+}
+
+function isPlainObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** The field name at the start of a message, as in `adam.weight_decay: must be …`, in camel case. */
 export function toCamelCaseField(message: string): string {
   const [field = ''] = message.split(':', 1);
-  return field.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase()) + message.slice(field.length);
+  return camelCase(field) + message.slice(field.length);
 }
 
+/** Options whose values are names, in snake case on the wire. */
+const namedValues = ['loss', 'advantage'];
+
 /** Training options as the API has them; not checked. */
-export function toWireTrainOptions(options: object & { readonly adam?: object | undefined }): Record<string, unknown> {
-  const { adam, ...rest } = options;
-  return { ...toSnakeCase(rest), ...(adam === undefined ? {} : { adam: toSnakeCase(adam) }) };
+export function toWireTrainOptions(options: object): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(toSnakeCase(options)).map(([key, value]) => [
+      key,
+      namedValues.includes(key) && typeof value === 'string' ? snakeCase(value) : value,
+    ]),
+  );
 }
 
 /** What the options of the optimizer leave out is that of `base`. */
@@ -36,23 +62,58 @@ export function toAdamConfig(options: WireTrainOptions['adam'], base: AdamOption
   };
 }
 
-/** The configuration that the options of a request describe; what they leave out is that of `base`. */
+/** The configuration that the options of a request describe; what they leave out, or set to null, is that of `base`. */
 export function toTrainConfig(options: WireTrainOptions, base: TrainConfig): TrainConfig {
   return {
     learningRate: options.learning_rate ?? base.learningRate,
-    loss: options.loss ?? base.loss,
-    clipLow: options.clip_low === undefined ? base.clipLow : options.clip_low,
-    clipHigh: options.clip_high === undefined ? base.clipHigh : options.clip_high,
+    learningRateSchedule: toLearningRateSchedule(options.learning_rate_schedule) ?? base.learningRateSchedule,
+    loss: options.loss === undefined ? base.loss : (camelCase(options.loss) as TrainConfig['loss']),
+    clipLow: options.clip_low ?? base.clipLow,
+    clipHigh: options.clip_high ?? base.clipHigh,
     importanceCap: options.importance_cap ?? base.importanceCap,
-    normalizeAdvantages: options.normalize_advantages ?? base.normalizeAdvantages,
-    turnDiscount: options.turn_discount ?? base.turnDiscount,
+    importanceMask: options.importance_mask ?? base.importanceMask,
+    sequenceMask: options.sequence_mask ?? base.sequenceMask,
+    advantage: options.advantage ? (camelCase(options.advantage) as TrainConfig['advantage']) : base.advantage,
+    maxAdvantage: options.max_advantage ?? base.maxAdvantage,
+    lengthNormalization: options.length_normalization ?? base.lengthNormalization,
+    maxCompletionTokens: options.max_completion_tokens ?? base.maxCompletionTokens,
+    overlong: toOverlong(options.overlong) ?? base.overlong,
+    klPenalty: toKlPenalty(options.kl_penalty) ?? base.klPenalty,
     entropyBonus: options.entropy_bonus ?? base.entropyBonus,
+    turnDiscount: options.turn_discount ?? base.turnDiscount,
     gradientSteps: options.gradient_steps ?? base.gradientSteps,
     epochs: options.epochs ?? base.epochs,
     maxGradNorm: options.max_grad_norm ?? base.maxGradNorm,
     adam: toAdamConfig(options.adam, base.adam),
     seed: options.seed ?? base.seed,
   };
+}
+
+function toLearningRateSchedule(
+  options: WireTrainOptions['learning_rate_schedule'],
+): TrainConfig['learningRateSchedule'] {
+  if (!options) return null;
+  const { warmupSteps, totalSteps } = defaultLearningRateSchedule;
+  return {
+    decay: options.decay,
+    warmupSteps: options.warmup_steps ?? warmupSteps,
+    totalSteps: options.total_steps ?? totalSteps,
+  };
+}
+
+function toOverlong(options: WireTrainOptions['overlong']): TrainConfig['overlong'] {
+  if (!options) return null;
+  return {
+    mask: options.mask ?? defaultOverlong.mask,
+    bufferTokens: options.buffer_tokens ?? defaultOverlong.bufferTokens,
+  };
+}
+
+function toKlPenalty(options: WireTrainOptions['kl_penalty']): KlPenalty | null {
+  if (!options) return null;
+  const { weight, reference = defaultKlPenalty.reference, form = defaultKlPenalty.form } = options;
+  const isStepsBack = typeof reference === 'object' && 'steps_back' in reference;
+  return { weight, form, reference: isStepsBack ? { stepsBack: reference.steps_back } : reference };
 }
 
 /** What a registration needs, in the SDK's names. */

@@ -3,6 +3,7 @@
  * Every object is strict: an unknown key is refused by name.
  */
 import { z } from 'zod';
+import { decayNames } from '../core/schedule.ts';
 import { rolloutGroup } from './rollouts.ts';
 
 const scalar = z.union([z.string(), z.number(), z.boolean(), z.null()]);
@@ -134,16 +135,50 @@ export const adamOptions = z.strictObject({
   weight_decay: z.number().min(0).optional(),
 });
 
-/** `TrainConfig` of `core/`, which has the meaning and the default of each. */
+const ratioRange = z.tuple([z.number().min(0), z.number().positive()]);
+
+/** The policy that a KL penalty holds on to. */
+const klReference = z.union([
+  z.literal('base'),
+  z.strictObject({ step: z.int().min(0) }),
+  z.strictObject({ steps_back: z.int().min(1) }),
+]);
+
+/** `TrainConfig` of `core/`, which has the meaning and the default of each; `docs/training.md` explains them. Names of losses have snake case too. */
 export const trainOptions = z.strictObject({
   learning_rate: z.number().positive().optional(),
-  loss: z.enum(['cispo', 'ppo']).optional(),
+  learning_rate_schedule: z
+    .strictObject({
+      decay: z.enum(decayNames),
+      warmup_steps: z.int().min(0).optional(),
+      total_steps: z.int().min(1).nullable().optional(),
+    })
+    .nullable()
+    .optional(),
+  loss: z.enum(['cispo', 'ppo', 'grpo', 'dapo', 'dr_grpo', 'bnpo', 'gspo', 'importance_sampling']).optional(),
   clip_low: z.number().min(0).nullable().optional(),
   clip_high: z.number().min(0).nullable().optional(),
   importance_cap: z.number().min(1).nullable().optional(),
-  normalize_advantages: z.boolean().optional(),
-  turn_discount: z.number().positive().max(1).optional(),
+  importance_mask: ratioRange.nullable().optional(),
+  sequence_mask: ratioRange.nullable().optional(),
+  advantage: z.enum(['group_std', 'group_center', 'batch_std', 'leave_one_out']).nullable().optional(),
+  max_advantage: z.number().positive().nullable().optional(),
+  length_normalization: z.enum(['token', 'part', 'trajectory', 'constant']).nullable().optional(),
+  max_completion_tokens: z.int().min(1).nullable().optional(),
+  overlong: z
+    .strictObject({ mask: z.boolean().optional(), buffer_tokens: z.int().min(0).optional() })
+    .nullable()
+    .optional(),
+  kl_penalty: z
+    .strictObject({
+      weight: z.number().positive(),
+      reference: klReference.optional(),
+      form: z.enum(['loss', 'advantage']).optional(),
+    })
+    .nullable()
+    .optional(),
   entropy_bonus: z.number().min(0).optional(),
+  turn_discount: z.number().positive().max(1).optional(),
   gradient_steps: z.int().min(1).max(1024).optional(),
   epochs: z.int().min(1).max(100).optional(),
   max_grad_norm: z.number().min(0).optional(),

@@ -10,7 +10,7 @@ const records = [0, 1].map((i) => completion(`c${i}`, { tokenIds: [100, 101 + i]
 const batch = buildTrainingBatch(
   [group(...records.map((record, i) => trajectory(i, [record.completionId])))],
   lookup(...records),
-  { isNormalized: false, maxTokens: 1000 },
+  { advantage: 'groupCenter', maxTokens: 1000 },
 );
 const still = { batch, step: 0, signal: new AbortController().signal, onProgress: () => {} };
 

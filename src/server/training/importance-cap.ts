@@ -15,7 +15,7 @@ export function capLoss(loss: LossConfig, cap: number | null): LossConfig {
 
 /** Whether the weight must stand beside the loss because its own clip does not bound it. */
 export function needsAnchor(loss: LossConfig, cap: number | null): boolean {
-  return loss.name === 'ppo' && cap !== null;
+  return cap !== null && (loss.name === 'ppo' || loss.name === 'importanceSampling');
 }
 
 /**

@@ -67,7 +67,7 @@ test('ratios and mismatch by hand: only tokens sampled by the weights of this pa
     completion('b', { tokenIds: [9], logprobs: [-1], policyStep: 3 }),
   );
   const batch = buildTrainingBatch([group(trajectory(1, ['a']), trajectory(0, ['b']))], store, {
-    isNormalized: false,
+    advantage: 'groupCenter',
     maxTokens: 10,
   });
   const loss = { name: 'cispo', clipLow: 0, clipHigh: 2 } as const;
@@ -88,7 +88,7 @@ test('ratios and mismatch by hand: only tokens sampled by the weights of this pa
 test('equal logprobs give exactly ratio 1 and mismatch 0', () => {
   const store = lookup(completion('a', { logprobs: [-0.1, -3.7] }), completion('b'));
   const batch = buildTrainingBatch([group(trajectory(1, ['a']), trajectory(0, ['b']))], store, {
-    isNormalized: true,
+    advantage: 'groupStd',
     maxTokens: 10,
   });
   const collector = createRatioCollector();

@@ -13,7 +13,10 @@ function batchOf(count: number, init: Partial<CompletionRecord> = {}): TrainingB
     completion(`c${i}`, { tokenIds: Array.from({ length: i + 1 }, () => 100 + i), ...init }),
   );
   const trajectories = records.map((record, i) => trajectory(i, [record.completionId]));
-  return buildTrainingBatch([group(...trajectories)], lookup(...records), { isNormalized: false, maxTokens: 1000 });
+  return buildTrainingBatch([group(...trajectories)], lookup(...records), {
+    advantage: 'groupCenter',
+    maxTokens: 1000,
+  });
 }
 
 const still = { step: 0, signal: new AbortController().signal, onProgress: () => {} };

@@ -1,15 +1,17 @@
 /**
  * The optimizer updates of one `train` call. Layer 5.
- * Loss: sum over the action tokens of an update divided by their number (token-level mean, DAPO, arXiv 2503.14476), so long trajectories weigh more.
+ * Loss: weighted sum over the action tokens of an update times its scale; what both are is length-normalization.ts's.
  * Left out: a reference policy's KL term, and refilling of skipped groups.
  */
 import { average } from '../../core/advantage.ts';
 import { AbortedError, DataError } from '../../core/errors.ts';
 import { createRng, shuffle } from '../../core/rng.ts';
-import { defaultClip, type TrainConfig } from '../../core/train-config.ts';
+import { resolveLoss, type TrainConfig } from '../../core/train-config.ts';
+import { learningRateAt } from '../../core/train-config-rules.ts';
 import type { Engine, ForwardBackwardResult, LossConfig } from '../../engines/engine.ts';
 import type { TrainProgress } from '../../wire/training.ts';
 import { anchorToTrainer, capLoss, needsAnchor } from './importance-cap.ts';
+import { updateScale } from './length-normalization.ts';
 import { createRatioCollector, type Metrics } from './train-metrics.ts';
 import type { TrainingBatch, TrainingSequence } from './training-batch.ts';
 
@@ -43,6 +45,7 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
   checkSamplingSteps(batch, step);
   const startedAt = performance.now();
   const { importanceCap: cap } = config;
+  const learningRate = learningRateAt(config, step);
   const loss = capLoss(lossConfigOf(config), cap);
   const parts = planUpdates(batch, config, step);
   const total = parts.reduce((calls, part) => calls + part.length, 0);
@@ -53,7 +56,11 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
   const gradNorms: number[] = [];
   let gradientSteps: number | undefined;
   for (const [partIndex, calls] of parts.entries()) {
-    const scale = 1 / countActionTokens(calls.flat());
+    const scale = updateScale(resolveLoss(config).lengthNormalization, {
+      partTokens: countActionTokens(calls.flat()),
+      batchTokens: batch.actionTokens,
+      parts: parts.length / config.epochs,
+    });
     let partLoss = 0;
     for (const sequences of calls) {
       throwIfAborted(signal, results.length, total);
@@ -71,7 +78,7 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
     }
     throwIfAborted(signal, results.length, total);
     const update = await engine.doOptimStep({
-      learningRate: config.learningRate,
+      learningRate,
       ...config.adam,
       maxGradNorm: config.maxGradNorm,
     });
@@ -85,7 +92,7 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
       ...(losses.length > 0 && {
         'loss/train': average(losses),
         'loss/grad_norm': average(gradNorms),
-        'loss/learning_rate': config.learningRate,
+        'loss/learning_rate': learningRate,
         ...(cap !== null && { 'loss/importance_cap': cap }),
       }),
       ...ratios.metrics(),
@@ -112,15 +119,12 @@ export function planUpdates(batch: TrainingBatch, config: TrainConfig, step: num
   return updates;
 }
 
-/** The loss with the clip range that the configuration leaves open filled in. */
+/** The loss as the engine has it, with what the configuration leaves open filled in. */
 export function lossConfigOf(config: TrainConfig): LossConfig {
-  const defaults = defaultClip[config.loss];
-  return {
-    name: config.loss,
-    clipLow: config.clipLow ?? defaults.clipLow,
-    clipHigh: config.clipHigh ?? defaults.clipHigh,
-    entropyBonus: config.entropyBonus,
-  };
+  const { surrogate, clip } = resolveLoss(config);
+  const { entropyBonus } = config;
+  if (surrogate === 'importanceSampling' || clip === null) return { name: 'importanceSampling', entropyBonus };
+  return { name: surrogate, clipLow: clip.low, clipHigh: clip.high, entropyBonus };
 }
 
 function computeMetrics(results: readonly ForwardBackwardResult[]): Metrics {

@@ -4,7 +4,7 @@ import { DataError } from '../../core/errors.ts';
 import type { WireTrajectory } from '../../wire/training.ts';
 import { buildTrainingBatch } from './training-batch.ts';
 
-const options = { isNormalized: false, maxTokens: 100 };
+const options = { advantage: 'groupCenter', maxTokens: 100 } as const;
 
 test('a turn that continues the ids so far extends the sequence: mask, logprobs, temperatures and advantages by hand', () => {
   const store = lookup(
@@ -123,7 +123,7 @@ test('groups without signal are skipped and counted, and do not use a shared tur
 test('normalised advantages: (r − mean) / (std + 1e-4)', () => {
   const store = lookup(completion('a'), completion('b'), completion('c'));
   const groups = [group(trajectory(3, ['a']), trajectory(0, ['b']), trajectory(0, ['c']))];
-  const batch = buildTrainingBatch(groups, store, { ...options, isNormalized: true });
+  const batch = buildTrainingBatch(groups, store, { ...options, advantage: 'groupStd' });
   const scale = 1 / (Math.sqrt(2) + 1e-4);
   expect(batch.trajectories.map(([sequence]) => sequence?.datum.advantages.at(-1))).toEqual([
     2 * scale,

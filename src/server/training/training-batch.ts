@@ -3,7 +3,7 @@
  * Token ids, logprobs and temperatures come from the completion records alone: nothing is tokenised here. Sequence rule: a turn whose prompt
  * repeats all ids so far extends the sequence; any other turn (a template that rewrites history, a sub-agent) starts a new one.
  */
-import { groupAdvantages, isZeroVariance } from '../../core/advantage.ts';
+import { type AdvantageKind, advantages, isZeroVariance } from '../../core/advantage.ts';
 import { DataError } from '../../core/errors.ts';
 import type { Datum } from '../../engines/engine.ts';
 import type { WireGroup, WireTrajectory } from '../../wire/training.ts';
@@ -40,7 +40,7 @@ export interface TrainingBatch {
 }
 
 export interface BatchOptions {
-  readonly isNormalized: boolean;
+  readonly advantage: AdvantageKind;
   /** As in `TrainConfig`; default 1. */
   readonly turnDiscount?: number;
   /** The engine's context: longer sequences are dropped. */
@@ -62,14 +62,16 @@ export function buildTrainingBatch(
   const dropped = { droppedSequences: 0, droppedTrajectories: 0 };
   const trained = new Set<CompletionRecord>();
   const kept: (readonly TrainingSequence[])[] = [];
-  for (const [groupIndex, group] of groups.entries()) {
-    const rewards = group.trajectories.map((trajectory) => trajectory.reward);
-    if (isZeroVariance(rewards)) {
-      counts.zeroVarianceGroups += 1;
-      continue;
-    }
+  const rewards = groups.map((group) => group.trajectories.map((trajectory) => trajectory.reward));
+  const trainable = groups.flatMap((_, index) => (isZeroVariance(rewards[index]!) ? [] : [index]));
+  counts.zeroVarianceGroups = groups.length - trainable.length;
+  const byGroup = advantages(
+    trainable.map((index) => rewards[index]!),
+    options.advantage,
+  );
+  for (const [position, groupIndex] of trainable.entries()) {
     const keptBefore = kept.length;
-    for (const [index, advantage] of groupAdvantages(rewards, options.isNormalized).entries()) {
+    for (const [index, advantage] of byGroup[position]!.entries()) {
       const turns = records[groupIndex]![index]!;
       const newTurns = turns.flatMap((record, k) => {
         if (trained.has(record)) return [];

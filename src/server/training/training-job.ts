@@ -1,5 +1,6 @@
 /** What training by reward and by example have in common, and the former as a `PreparedJob`. Layer 5. */
-import { defaultTrainConfig, inexactImportanceCap } from '../../core/train-config.ts';
+import { defaultTrainConfig, inexactImportanceCap, resolveLoss } from '../../core/train-config.ts';
+import { checkTrainConfig } from '../../core/train-config-rules.ts';
 import type { Engine } from '../../engines/engine.ts';
 import type { JobKind } from '../../wire/jobs.ts';
 import type { TrainProgress, TrainRequest } from '../../wire/training.ts';
@@ -11,6 +12,7 @@ import { formatTrajectories } from '../store/trajectory-files.ts';
 import { addMetrics, batchMetrics, type Metrics, stalenessMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { runUpdates } from './train-step.ts';
 import { buildTrainingBatch, type TrainingBatch } from './training-batch.ts';
+import { refuseUnfinished } from './unfinished-options.ts';
 
 export interface UpdateContext {
   readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep' | 'doLogprobs'>;
@@ -71,10 +73,12 @@ export function prepareTraining(
   const { model, maxPositions, probeTolerance, storage, onWarning } = environment;
   const importanceCap = probeTolerance > 0 ? inexactImportanceCap : defaultTrainConfig.importanceCap;
   const config = toTrainConfig(request.options, { ...defaultTrainConfig, importanceCap });
+  checkTrainConfig(config);
+  refuseUnfinished(config);
   const { rollouts } = model.completions;
   const { groups, rolloutIds, skipped } = resolveGroups(request, rollouts);
   const batch = buildTrainingBatch(groups, model.completions, {
-    isNormalized: config.normalizeAdvantages,
+    advantage: resolveLoss(config).advantage,
     turnDiscount: config.turnDiscount,
     maxTokens: maxPositions,
   });
