@@ -55,7 +55,7 @@ const packages: Readonly<Record<string, readonly string[]>> = {
   hyparquet: ['parquet'],
   'hyparquet-writer': ['parquet'],
   'onnxruntime-node': ['graph'],
-  openai: ['sdk', 'rewards', 'mcp'],
+  openai: ['sdk', 'rewards', 'mcp', 'environments'],
   'p-limit': ['sdk', 'rewards'],
   pino: ['server', 'cli'],
   'prom-client': ['server'],
@@ -217,7 +217,7 @@ describe('the rules themselves', () => {
     expect(check('src/server/a.ts', "type B = typeof import('../sdk/b.ts');")).toHaveLength(1);
     expect(check('src/engines/a.ts', "import '../../test/b.ts';")).toHaveLength(1);
     expect(check('src/server/a.ts', "import OpenAI from 'openai/resources';")).toEqual([
-      'src/server/a.ts:1 imports openai: only sdk, rewards, mcp may import this package',
+      'src/server/a.ts:1 imports openai: only sdk, rewards, mcp, environments may import this package',
     ]);
     expect(check('src/core/a.ts', "import { join } from 'node:path';")).toHaveLength(1);
     expect(check('src/utils/a.ts', "import { b } from '../core/b.ts';")).toEqual([
