@@ -105,7 +105,9 @@ test('a refused training leaves the policy as it is and says what was wrong', as
   const groups = await gather(model, 0);
   const choice = { index: 0, finish_reason: 'stop', message: { role: 'assistant', content: 'yes' } };
   const invented = { ...choice, art: { completion_id: 'chatcmpl-invented', policy_step: 0 } };
-  groups[0]?.trajectories.push(new Trajectory({ messagesAndChoices: [{ role: 'user', content: 'x' }, invented] }));
+  groups[0]?.trajectories.push(
+    new Trajectory({ reward: 1, messagesAndChoices: [{ role: 'user', content: 'x' }, invented] }),
+  );
   await expect(backend.train(model, groups)).rejects.toThrow(/training of model agent-001: .*chatcmpl-invented/);
   expect(await model.getStep()).toBe(0);
 });

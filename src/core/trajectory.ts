@@ -70,14 +70,15 @@ export class Trajectory {
   messagesAndChoices: (ChatMessage | ChatChoice)[];
   tools: readonly object[] | null;
   additionalHistories: History[];
-  /** Scalar of the whole trajectory; must be finite when it is trained on. */
-  reward: number;
+  /** Scalar of the whole trajectory; reads 0 before it is set. Must be set, and finite, when it is trained on or logged. */
+  declare reward: number;
   /** Empty, or one for each choice of `allChoices()`, in that order. */
   turnRewards: number[];
   metrics: Record<string, number | boolean>;
   metadata: Record<string, string | number | boolean | null>;
   logs: string[];
   readonly #startedAt: number = performance.now();
+  #reward: number | undefined;
 
   constructor(init: TrajectoryInit = {}) {
     this.messagesAndChoices = [...(init.messagesAndChoices ?? [])];
@@ -86,11 +87,24 @@ export class Trajectory {
       messagesAndChoices: [...messagesAndChoices],
       tools,
     }));
-    this.reward = init.reward ?? 0;
+    this.#reward = init.reward;
+    // An own property, so that copies and JSON have it.
+    Object.defineProperty(this, 'reward', {
+      enumerable: true,
+      get: () => this.#reward ?? 0,
+      set: (reward: number) => {
+        this.#reward = reward;
+      },
+    });
     this.turnRewards = [...(init.turnRewards ?? [])];
     this.metrics = { ...init.metrics };
     this.metadata = { ...init.metadata };
     this.logs = [...(init.logs ?? [])];
+  }
+
+  /** Whether a reward was given or assigned: a 0 that nobody meant is not trained on. */
+  get isRewardSet(): boolean {
+    return this.#reward !== undefined;
   }
 
   /** The conversation as chat messages: what to send in the next request. */

@@ -79,7 +79,11 @@ function scoredGroup(group: TrajectoryGroup, scores: readonly TrajectoryScore[],
     return new Trajectory({
       ...trajectory,
       reward: score,
-      metrics: { ...trajectory.metrics, independent_reward: trajectory.reward, ruler_score: score },
+      metrics: {
+        ...trajectory.metrics,
+        ...(trajectory.isRewardSet && { independent_reward: trajectory.reward }),
+        ruler_score: score,
+      },
       logs: explanation === '' ? trajectory.logs : [...trajectory.logs, `RULER: ${explanation}`],
     });
   });

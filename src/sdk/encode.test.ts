@@ -12,7 +12,8 @@ const choice = (id: string): ChatChoice => ({
   message: { role: 'assistant', content: id },
   art: { completion_id: id, policy_step: 2 },
 });
-const train = (init: TrajectoryInit): unknown => encodeTrainGroups([new TrajectoryGroup([new Trajectory(init)])]);
+const train = (init: TrajectoryInit): unknown =>
+  encodeTrainGroups([new TrajectoryGroup([new Trajectory({ reward: 1, ...init })])]);
 const whole: TrajectoryInit = {
   messagesAndChoices: [user, choice('a')],
   tools,
@@ -41,7 +42,9 @@ test('tools, further histories and rewards of turns travel with a trajectory, fo
 });
 
 test('a trajectory without them travels without their names', () => {
-  const [group] = encodeTrainGroups([new TrajectoryGroup([new Trajectory({ messagesAndChoices: [choice('a')] })])]);
+  const [group] = encodeTrainGroups([
+    new TrajectoryGroup([new Trajectory({ reward: 0, messagesAndChoices: [choice('a')] })]),
+  ]);
   expect(Object.keys(group?.trajectories[0] ?? {})).toEqual(['entries', 'reward', 'metrics', 'metadata', 'logs']);
 });
 

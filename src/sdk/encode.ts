@@ -73,6 +73,9 @@ function encodeGroup(
 }
 
 function encodeTrajectory(trajectory: Trajectory, where: string): WireTrajectory {
+  if (!trajectory.isRewardSet) {
+    throw new DataError(`${where}: reward must be set, if only to 0; assign trajectory.reward`);
+  }
   if (!Number.isFinite(trajectory.reward)) {
     throw new DataError(`${where}: reward must be finite, got ${trajectory.reward}`);
   }

@@ -118,7 +118,7 @@ test('what cannot be trained is refused with its place', () => {
 });
 
 test('logging takes groups or trajectories, not a mixture', () => {
-  const trajectory = new Trajectory({ messagesAndChoices: [user, choice] });
+  const trajectory = new Trajectory({ reward: 0, messagesAndChoices: [user, choice] });
   const group = new TrajectoryGroup([trajectory]);
   expect(encodeLogGroups([])).toEqual([]);
   expect(encodeLogGroups(group)).toEqual(encodeLogGroups([trajectory]));
