@@ -76,7 +76,12 @@ export function correctImportance(
 }
 
 function shares(
-  counts: { readonly tokens: number; readonly maskedTokens: number; readonly cappedTokens: number; readonly maskedTrajectories: number },
+  counts: {
+    readonly tokens: number;
+    readonly maskedTokens: number;
+    readonly cappedTokens: number;
+    readonly maskedTrajectories: number;
+  },
   trajectories: number,
   { importanceCap, importanceMask, sequenceMask }: Correction,
   isBeside: boolean,

@@ -24,13 +24,19 @@ export async function scoreSequences(
   for (let from = 0; from < sequences.length; from += maxDataPerCall) {
     if (signal.aborted) throw new AbortedError('train: stopped while its data were scored', { cause: signal.reason });
     const some = sequences.slice(from, from + maxDataPerCall);
-    const data = some.map(({ datum: { tokenIds, actionMask, temperatures } }) => ({ tokenIds, actionMask, temperatures }));
+    const data = some.map(({ datum: { tokenIds, actionMask, temperatures } }) => ({
+      tokenIds,
+      actionMask,
+      temperatures,
+    }));
     const found = await engine.doScore({ data, source });
     for (const [i, sequence] of some.entries()) {
       const logprobs = found[i]!;
       const wrong = logprobs.findIndex((logprob) => !Number.isFinite(logprob));
       if (wrong >= 0) {
-        throw new DataError(`train: logprobs of the ${source.kind} must be finite, got ${logprobs[wrong]} at token ${wrong}`);
+        throw new DataError(
+          `train: logprobs of the ${source.kind} must be finite, got ${logprobs[wrong]} at token ${wrong}`,
+        );
       }
       scores.set(sequence, logprobs);
     }

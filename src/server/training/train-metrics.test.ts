@@ -73,8 +73,8 @@ test('ratios and mismatch by hand: only tokens sampled by the weights of this pa
   const loss = { name: 'cispo', clipLow: 0, clipHigh: 2 } as const;
   const [a, b] = batch.trajectories.flat();
   const collector = createRatioCollector();
-  collector.add(a!, [0, 0, -1 + Math.log(2), -2], loss, 4);
-  collector.add(b!, [0, 0, -1 + Math.log(4)], loss, 4);
+  collector.add(a!, a!.datum, [0, 0, -1 + Math.log(2), -2], loss, 4);
+  collector.add(b!, b!.datum, [0, 0, -1 + Math.log(4)], loss, 4);
   const metrics = collector.metrics();
   expect(metrics['loss/importance_ratio_mean']).toBeCloseTo((2 + 1 + 4) / 3, 12);
   expect(metrics['loss/importance_ratio_p95']).toBeCloseTo(3.8, 12);
@@ -85,6 +85,26 @@ test('ratios and mismatch by hand: only tokens sampled by the weights of this pa
   expect(stalenessMetrics(batch, 4)['offpolicy/token_weighted_policy_age_steps']).toBeCloseTo(1 / 3, 12);
 });
 
+test('what is clipped is the ratio that the loss has: of the trajectory for GSPO, to the trainer beside a cap', () => {
+  const store = lookup(completion('a', { logprobs: [-1, -1] }), completion('b'));
+  const { trajectories } = buildTrainingBatch([group(trajectory(1, ['a']), trajectory(0, ['b']))], store, {
+    advantage: 'groupCenter',
+    maxTokens: 10,
+  });
+  const sequence = trajectories[0]![0]!;
+  const clipped = (change: object, name: 'gspo' | 'ppo'): unknown => {
+    const collector = createRatioCollector();
+    const loss = { name, clipLow: 0.2, clipHigh: 0.2 };
+    collector.add(sequence, { ...sequence.datum, ...change }, [0, 0, -0.5, -1.5], loss, null);
+    return collector.metrics()['loss/clipped_token_fraction'];
+  };
+  // Tokens have e^0.5 and e^−0.5, the trajectory 1; the advantage is positive.
+  expect(clipped({ sequenceLogRatio: 0 }, 'gspo')).toBe(0);
+  expect(clipped({ sequenceLogRatio: 0.3 }, 'gspo')).toBe(1);
+  expect(clipped({}, 'ppo')).toBe(0.5);
+  expect(clipped({ samplingLogprobs: [0, 0, -0.5, -1.5] }, 'ppo')).toBe(0);
+});
+
 test('equal logprobs give exactly ratio 1 and mismatch 0', () => {
   const store = lookup(completion('a', { logprobs: [-0.1, -3.7] }), completion('b'));
   const batch = buildTrainingBatch([group(trajectory(1, ['a']), trajectory(0, ['b']))], store, {
@@ -93,7 +113,8 @@ test('equal logprobs give exactly ratio 1 and mismatch 0', () => {
   });
   const collector = createRatioCollector();
   for (const sequence of batch.trajectories.flat()) {
-    collector.add(sequence, sequence.datum.samplingLogprobs, { name: 'ppo', clipLow: 0.2, clipHigh: 0.2 }, 0);
+    const { datum } = sequence;
+    collector.add(sequence, datum, datum.samplingLogprobs, { name: 'ppo', clipLow: 0.2, clipHigh: 0.2 }, 0);
   }
   expect(collector.metrics()).toEqual({
     'loss/importance_ratio_mean': 1,

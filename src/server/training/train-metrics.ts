@@ -4,7 +4,7 @@
  */
 import { average } from '../../core/advantage.ts';
 import type { Metrics } from '../../core/trajectory-metrics.ts';
-import type { LossConfig } from '../../engines/engine.ts';
+import type { Datum, LossConfig } from '../../engines/engine.ts';
 import type { BatchCounts, TrainingBatch, TrainingSequence } from './training-batch.ts';
 
 export { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from '../../core/trajectory-metrics.ts';
@@ -69,6 +69,8 @@ export interface RatioCollector {
   /** `mismatchStep`: tokens sampled at this step met the very weights that sampled them; null if the weights have changed since. */
   readonly add: (
     sequence: TrainingSequence,
+    /** What the loss was given for it. */
+    lossDatum: Datum,
     trainingLogprobs: readonly number[],
     loss: LossConfig,
     mismatchStep: number | null,
@@ -84,12 +86,13 @@ export function createRatioCollector(): RatioCollector {
   let mismatchSum = 0;
   let mismatchMaxAbs = 0;
   return {
-    add: ({ datum, samplingSteps }, trainingLogprobs, loss, mismatchStep) => {
+    add: ({ datum, samplingSteps }, lossDatum, trainingLogprobs, loss, mismatchStep) => {
       for (const [t, isAction] of datum.actionMask.entries()) {
         if (isAction === 0) continue;
         const logRatio = trainingLogprobs[t]! - datum.samplingLogprobs[t]!;
         ratios.push(Math.exp(logRatio));
-        if (isClipped(loss, Math.exp(logRatio), datum.advantages[t]!)) clippedTokens += 1;
+        const lossLogRatio = lossDatum.sequenceLogRatio ?? trainingLogprobs[t]! - lossDatum.samplingLogprobs[t]!;
+        if (isClipped(loss, Math.exp(lossLogRatio), lossDatum.advantages[t]!)) clippedTokens += 1;
         if (samplingSteps[t] !== mismatchStep) continue;
         mismatchTokens += 1;
         mismatchSum += Math.expm1(logRatio) - logRatio;

@@ -19,7 +19,13 @@ function batchOf(count: number, init: Partial<CompletionRecord> = {}): TrainingB
   });
 }
 
-const still = { step: 0, signal: new AbortController().signal, onProgress: () => {} };
+const still = {
+  step: 0,
+  isExact: true,
+  checkpoints: { list: () => [] },
+  signal: new AbortController().signal,
+  onProgress: () => {},
+};
 
 test('every trajectory is in exactly one part of each epoch, in an order that seed, step and epoch decide', () => {
   const batch = batchOf(7);

@@ -1,7 +1,7 @@
 /**
  * The optimizer updates of one `train` call. Layer 5.
  * Loss: weighted sum over the action tokens of an update times its scale; what both are is length-normalization.ts's.
- * Left out: a reference policy's KL term, and refilling of skipped groups.
+ * Left out: refilling of skipped groups.
  */
 import { average } from '../../core/advantage.ts';
 import { AbortedError, DataError } from '../../core/errors.ts';
@@ -10,20 +10,23 @@ import { resolveLoss, type TrainConfig } from '../../core/train-config.ts';
 import { learningRateAt } from '../../core/train-config-rules.ts';
 import type { Engine, ForwardBackwardResult, LossConfig } from '../../engines/engine.ts';
 import type { TrainProgress } from '../../wire/training.ts';
-import { anchorToTrainer, capLoss, needsAnchor } from './importance-cap.ts';
+import type { CheckpointStore } from '../store/checkpoints.ts';
 import { updateScale } from './length-normalization.ts';
+import { addSequenceRatios, type LossData, type LossDatums, prepareLossData } from './loss-data.ts';
+import { maxDataPerCall } from './score-sequences.ts';
 import { createRatioCollector, type Metrics } from './train-metrics.ts';
 import type { TrainingBatch, TrainingSequence } from './training-batch.ts';
 
-/** Data of one engine call: bounds messages between processes and the time between two progress reports. */
-const maxDataPerCall = 64;
-
 export interface UpdateRequest {
-  readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep' | 'doLogprobs'>;
+  readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep' | 'doScore'>;
   readonly batch: TrainingBatch;
   readonly config: TrainConfig;
   /** Policy step whose weights the engine holds when the call begins. */
   readonly step: number;
+  /** Whether sampler and trainer give the same logprobs at the same weights. */
+  readonly isExact: boolean;
+  /** Where the reference of a KL penalty is looked for. */
+  readonly checkpoints: Pick<CheckpointStore, 'list'>;
   readonly signal: AbortSignal;
   readonly onProgress: (progress: TrainProgress) => void;
 }
@@ -38,19 +41,19 @@ export interface UpdateResult {
 /**
  * Trains on the batch: per epoch, one AdamW update for each of `gradientSteps` parts. A batch without sequences changes nothing.
  * If it rejects, the engine may hold changed weights and gradients: load a checkpoint before going on.
- * Throws DataError for tokens of a policy step that does not exist yet; AbortedError when the signal fires, between two engine calls.
+ * Throws DataError for tokens of a policy step that does not exist yet, CheckpointError for a reference that is not there, both before
+ * anything is trained; AbortedError when the signal fires, between two engine calls.
  */
 export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> {
   const { engine, batch, config, step, signal, onProgress } = request;
   checkSamplingSteps(batch, step);
   const startedAt = performance.now();
-  const { importanceCap: cap } = config;
   const learningRate = learningRateAt(config, step);
-  const loss = capLoss(lossConfigOf(config), cap);
+  const lossData = await prepareLossData(request, batch, config, lossConfigOf(config), request.checkpoints);
+  const { loss, meter } = lossData;
   const parts = planUpdates(batch, config, step);
   const total = parts.reduce((calls, part) => calls + part.length, 0);
   const ratios = createRatioCollector();
-  const anchored = needsAnchor(loss, cap) ? await anchorToTrainer(engine, batch.trajectories.flat(), cap!) : null;
   const results: ForwardBackwardResult[] = [];
   const losses: number[] = [];
   const gradNorms: number[] = [];
@@ -61,16 +64,16 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
       batchTokens: batch.actionTokens,
       parts: parts.length / config.epochs,
     });
+    const data = await dataOfUpdate(request, lossData, calls.flat(), partIndex === 0);
     let partLoss = 0;
     for (const sequences of calls) {
       throwIfAborted(signal, results.length, total);
-      const result = await engine.doForwardBackward({
-        data: sequences.map((sequence) => anchored?.get(sequence) ?? sequence.datum),
-        loss,
-        scale,
-      });
+      const datums = sequences.map((sequence) => data.get(sequence)!);
+      const result = await engine.doForwardBackward({ data: datums, loss, scale });
       for (const [index, sequence] of sequences.entries()) {
-        ratios.add(sequence, result.trainingLogprobs[index]!, loss, partIndex === 0 ? step : null);
+        const trainingLogprobs = result.trainingLogprobs[index]!;
+        ratios.add(sequence, datums[index]!, trainingLogprobs, loss, partIndex === 0 ? step : null);
+        meter?.add(sequence, trainingLogprobs);
       }
       partLoss += result.loss;
       results.push(result);
@@ -93,14 +96,29 @@ export async function runUpdates(request: UpdateRequest): Promise<UpdateResult> 
         'loss/train': average(losses),
         'loss/grad_norm': average(gradNorms),
         'loss/learning_rate': learningRate,
-        ...(cap !== null && { 'loss/importance_cap': cap }),
+        ...(config.importanceCap !== null && { 'loss/importance_cap': config.importanceCap }),
       }),
       ...ratios.metrics(),
+      ...lossData.metrics,
+      ...meter?.metrics(),
       ...(gradientSteps !== undefined && { 'data/cum/num_gradient_steps': gradientSteps }),
     },
     trainedTokens: results.reduce((tokens, result) => tokens + result.tokens, 0),
     seconds: (performance.now() - startedAt) / 1000,
   };
+}
+
+/** Only GSPO's data change with the weights. A trajectory is in one update, but may be in several calls. */
+async function dataOfUpdate(
+  request: UpdateRequest,
+  { loss, data, oldLogprobs }: LossData,
+  sequences: readonly TrainingSequence[],
+  isFirstUpdate: boolean,
+): Promise<LossDatums> {
+  if (loss.name !== 'gspo') return data;
+  const own = new Set(sequences);
+  const trajectories = request.batch.trajectories.filter(([first]) => own.has(first!));
+  return await addSequenceRatios(request, trajectories, data, { isFirstUpdate, oldLogprobs });
 }
 
 /** The engine calls of every update, [update][call][sequence]. Whole trajectories are dealt out in an order that the seed and the step decide. */

@@ -8,6 +8,7 @@ import { toTrainConfig } from '../../wire/training-names.ts';
 import type { ServedModel } from '../inference/served-model.ts';
 import { resolveGroups } from '../rollouts/rollout-histories.ts';
 import type { StoragePolicy } from '../security/storage-policy.ts';
+import type { CheckpointStore } from '../store/checkpoints.ts';
 import { formatTrajectories } from '../store/trajectory-files.ts';
 import { addMetrics, batchMetrics, type Metrics, stalenessMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { runUpdates } from './train-step.ts';
@@ -15,7 +16,7 @@ import { buildTrainingBatch, type TrainingBatch } from './training-batch.ts';
 import { refuseUnfinished } from './unfinished-options.ts';
 
 export interface UpdateContext {
-  readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep' | 'doLogprobs'>;
+  readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep' | 'doScore'>;
   /** Policy step whose weights the engine holds. */
   readonly step: number;
   /** The step to be made of them. */
@@ -68,9 +69,9 @@ export const changedMetric = 'served_policy_changed';
 export function prepareTraining(
   request: TrainRequest,
   requestSha256: string,
-  environment: JobEnvironment,
+  environment: JobEnvironment & { readonly checkpoints: Pick<CheckpointStore, 'list'> },
 ): PreparedJob {
-  const { model, maxPositions, probeTolerance, storage, onWarning } = environment;
+  const { checkpoints, model, maxPositions, probeTolerance, storage, onWarning } = environment;
   const importanceCap = probeTolerance > 0 ? inexactImportanceCap : defaultTrainConfig.importanceCap;
   const config = toTrainConfig(request.options, { ...defaultTrainConfig, importanceCap });
   checkTrainConfig(config);
@@ -98,7 +99,8 @@ export function prepareTraining(
     rolloutIds,
     update: async ({ engine, step, nextStep, signal, onProgress }) => {
       if (!hasData) onWarning(nothingTrainable(nextStep, batch, maxPositions));
-      const updates = await runUpdates({ engine, batch, config, step, signal, onProgress });
+      const isExact = probeTolerance === 0;
+      const updates = await runUpdates({ engine, batch, config, step, isExact, checkpoints, signal, onProgress });
       return { ...updates, metrics: { ...metrics, ...stalenessMetrics(batch, step), ...updates.metrics } };
     },
   };

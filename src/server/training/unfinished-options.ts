@@ -3,10 +3,6 @@ import { ConfigError } from '../../core/errors.ts';
 import { resolveLoss, type TrainConfig } from '../../core/train-config.ts';
 
 const rows: readonly (readonly [name: string, isSet: (config: TrainConfig) => boolean])[] = [
-  ["loss 'gspo'", (config) => resolveLoss(config).surrogate === 'gspo'],
-  ['importanceMask', ({ importanceMask }) => importanceMask !== null],
-  ['sequenceMask', ({ sequenceMask }) => sequenceMask !== null],
-  ['klPenalty', ({ klPenalty }) => klPenalty !== null],
   ['overlong', ({ overlong }) => overlong !== null],
   ['maxAdvantage', ({ maxAdvantage }) => maxAdvantage !== null],
   [
