@@ -38,6 +38,7 @@ const packages: Readonly<Record<string, readonly string[]>> = {
   '@huggingface/hub': ['hub'],
   '@huggingface/jinja': ['formats'],
   '@huggingface/tokenizers': ['formats'],
+  '@langchain/core': ['integrations'],
   '@langchain/openai': ['integrations'],
   '@modelcontextprotocol/sdk': ['mcp'],
   '@opentelemetry/api': ['server', 'trackers'],

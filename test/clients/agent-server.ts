@@ -7,6 +7,7 @@ import { loadTokenizer } from '../../src/formats/tokenizer.ts';
 import { RemoteBackend, TrainableModel } from '../../src/index.ts';
 import { createArtServer } from '../../src/server/index.ts';
 import { createScriptedEngine } from '../../src/testing/index.ts';
+import { weatherReply } from '../weather-policy.ts';
 
 export interface AgentServer extends AsyncDisposable {
   readonly url: string;
@@ -21,14 +22,6 @@ export interface AgentServer extends AsyncDisposable {
 const corpus = [
   'Hello there. It is sunny in Paris. How is the weather in Paris? {"name": "weather", "arguments": {"city": "Paris"}}',
 ];
-const toolCall = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>';
-
-function replyTo(prompt: string, hasSchema: boolean): string {
-  if (hasSchema) return '{"city": "Paris", "degrees": 21}';
-  const newest = prompt.slice(Math.max(prompt.lastIndexOf('<|im_start|>user'), prompt.lastIndexOf('<|im_start|>tool')));
-  if (newest.includes('sunny in Paris')) return 'It is sunny in Paris.';
-  return newest.includes('weather in Paris') ? toolCall : 'Hello there.';
-}
 
 export async function startAgentServer(): Promise<AgentServer> {
   const root = await mkdtemp(join(tmpdir(), 'art-clients-'));
@@ -44,7 +37,7 @@ export async function startAgentServer(): Promise<AgentServer> {
         vocabSize: 65_536,
         reply: ({ promptIds, sampling }) => {
           const hasSchema = sampling.constraint?.type === 'jsonSchema';
-          const text = replyTo(tokenizer.decode(promptIds), hasSchema);
+          const text = weatherReply(tokenizer.decode(promptIds), hasSchema);
           return { tokenIds: tokenizer.encode(`${text}<|im_end|>`) };
         },
       }),

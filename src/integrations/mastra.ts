@@ -1,0 +1,18 @@
+/** Entry `agent-reinforcement-trainer/mastra`: a model as Mastra's agents take it. Layer 6. Without importing Mastra. */
+import type { ServedModel, ServedModelOptions } from './served-model.ts';
+
+export type { ServedModel, ServedModelOptions } from './served-model.ts';
+
+/** Mastra's `OpenAICompatibleConfig`. */
+export interface MastraModelConfig {
+  readonly providerId: string;
+  readonly modelId: string;
+  readonly url: string;
+  readonly apiKey: string;
+}
+
+/** What `new Agent({ model })` of `@mastra/core` takes. Throws ConfigError for a model that is not registered. */
+export function mastraModel(model: ServedModel, { step }: ServedModelOptions = {}): MastraModelConfig {
+  const { baseURL, apiKey } = model.endpoint();
+  return { providerId: 'art', modelId: model.getInferenceName(step), url: baseURL, apiKey };
+}

@@ -1,0 +1,37 @@
+/**
+ * Entry `agent-reinforcement-trainer/openai-agents`: a model provider for OpenAI's agents SDK. Layer 6.
+ * Without importing it: the caller gives the class `OpenAIProvider` of the version that is installed.
+ */
+import type { ServedModel, ServedModelOptions } from './served-model.ts';
+
+export type { ServedModel, ServedModelOptions } from './served-model.ts';
+
+/** As `ModelProvider` of `@openai/agents` has it; `M` is its `Model`. */
+export interface AgentsModelProvider<M> {
+  getModel(modelName?: string): Promise<M> | M;
+}
+
+export type AgentsProviderClass<M> = new (options: {
+  readonly apiKey: string;
+  readonly baseURL: string;
+  readonly useResponses: boolean;
+}) => AgentsModelProvider<M>;
+
+export interface ModelProviderOptions<M> extends ServedModelOptions {
+  /** The class of `@openai/agents`. */
+  readonly OpenAIProvider: AgentsProviderClass<M>;
+  /** The Responses API (default) or chat completions. */
+  readonly useResponses?: boolean;
+}
+
+/**
+ * What `new Runner({ modelProvider })` takes. Agents without a `model` use this one; an agent's `model` may name another of the server.
+ * Throws ConfigError for a model that is not registered.
+ */
+export function createModelProvider<M>(model: ServedModel, options: ModelProviderOptions<M>): AgentsModelProvider<M> {
+  const { OpenAIProvider, step, useResponses = true } = options;
+  const { baseURL, apiKey } = model.endpoint();
+  const provider = new OpenAIProvider({ baseURL, apiKey, useResponses });
+  const own = model.getInferenceName(step);
+  return { getModel: (name) => provider.getModel(name || own) };
+}
