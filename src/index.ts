@@ -13,7 +13,9 @@ export {
   ShapeError,
   StorageError,
 } from './core/errors.ts';
+export { createLearningRateSchedule, type LearningRateScheduleOptions } from './core/learning-rates.ts';
 export { createRng, deriveSeed, type Rng, shuffle } from './core/rng.ts';
+export { defaultSftConfig, type ScheduleSpan, type SftConfig } from './core/sft-config.ts';
 export { type TokenPrices, type TokenUsage, tokenCost } from './core/token-cost.ts';
 export {
   type AdamOptions,
@@ -163,6 +165,15 @@ export {
 export { ModelTrackers, type TrackedRow } from './sdk/model-trackers.ts';
 export type { TrainOptions } from './sdk/options.ts';
 export { type RetryOptions, retry } from './sdk/retry.ts';
+export type { SftCallOptions, SftConversation, SftExample, SftOptions } from './sdk/sft.ts';
+export {
+  iterateSftFile,
+  type SftFileCallOptions,
+  type SftFileOptions,
+  type SftFileProgress,
+  type SftFileResult,
+  trainSftFromFile,
+} from './sdk/sft-file.ts';
 export type {
   TrackedGroup,
   TrackedHistory,

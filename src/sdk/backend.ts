@@ -9,6 +9,7 @@ import type { FollowOptions, JobFilter } from './jobs.ts';
 import type { MetricOptions, MetricPoint } from './metric-calls.ts';
 import type { LogOptions, TrainableModel } from './model.ts';
 import type { TrainOptions } from './options.ts';
+import type { SftCallOptions, SftExample, SftOptions } from './sft.ts';
 import type { TrainCallOptions } from './training-calls.ts';
 
 /** Where a registered model is served. */
@@ -71,6 +72,13 @@ export interface Backend {
     groups: readonly TrajectoryGroup[],
     options?: TrainOptions,
     call?: TrainCallOptions,
+  ): Promise<TrainResult>;
+  /** Learns from examples: the same adapter and step counter as `train`. */
+  trainSft(
+    model: TrainableModel,
+    examples: readonly SftExample[],
+    options?: SftOptions,
+    call?: SftCallOptions,
   ): Promise<TrainResult>;
   getStep(model: TrainableModel, options?: CallOptions): Promise<number>;
   log(model: TrainableModel, entries: Loggable, options?: LogOptions): Promise<void>;

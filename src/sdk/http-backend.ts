@@ -1,6 +1,8 @@
 /** Backends that speak to a server over HTTP: each method of `Backend` once, wherever the server is. Layer 5. */
+import { randomUUID } from 'node:crypto';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import { defaultSftConfig } from '../core/sft-config.ts';
 import { defaultTrainConfig } from '../core/train-config.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import type { Checkpoint, Fork, ForkSource, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
@@ -40,6 +42,14 @@ import { callCancelJob, callFollowJob, callJob, callListJobs, type FollowOptions
 import { callListModels, callMetric, callMetricNames, type MetricOptions, type MetricPoint } from './metric-calls.ts';
 import { type LogOptions, metricsOfLog, type TrainableModel } from './model.ts';
 import { encodeTrainOptions, type TrainOptions } from './options.ts';
+import {
+  callSft,
+  encodeSftExamples,
+  encodeSftOptions,
+  type SftCallOptions,
+  type SftExample,
+  type SftOptions,
+} from './sft.ts';
 import { callMergeState, callOverwriteState, callReadState } from './state-calls.ts';
 import {
   callHistory,
@@ -80,6 +90,23 @@ export abstract class HttpBackend implements Backend {
     model.trackers.noteOptions('train', { ...defaultTrainConfig, ...options, adam });
     const result = fromTrainResult(await callTrain(this.#api, model.name, request, call));
     model.trackers.logRow({ step: result.step, split: 'train', metrics: result.metrics, groups });
+    return result;
+  }
+
+  async trainSft(
+    model: TrainableModel,
+    examples: readonly SftExample[],
+    options: SftOptions = {},
+    { idempotencyKey = randomUUID(), ...call }: SftCallOptions = {},
+  ): Promise<TrainResult> {
+    const request = {
+      idempotency_key: idempotencyKey,
+      options: encodeSftOptions(options),
+      conversations: encodeSftExamples(examples),
+    };
+    model.trackers.noteOptions('sft', { ...defaultSftConfig, ...options });
+    const result = fromTrainResult(await callSft(this.#api, model.name, request, call));
+    model.trackers.logRow({ step: result.step, split: 'sft', metrics: result.metrics, groups: [] });
     return result;
   }
 

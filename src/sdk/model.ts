@@ -5,13 +5,14 @@ import { refuseUnknownKeys } from '../core/options.ts';
 import { addMetrics, qualifyMetrics, trajectoryMetrics } from '../core/trajectory-metrics.ts';
 import type { Checkpoint, Removed } from '../wire/checkpoint-names.ts';
 import type { RunState } from '../wire/state.ts';
-import type { Backend, InferenceEndpoint } from './backend.ts';
+import type { Backend, InferenceEndpoint, TrainResult } from './backend.ts';
 import type { CallOptions } from './call.ts';
 import { addCaptureServer, captureFetch } from './capture-scope.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
 import { type Loggable, toGroups } from './encode.ts';
 import type { MetricOptions, MetricPoint } from './metric-calls.ts';
 import { ModelTrackers } from './model-trackers.ts';
+import type { SftCallOptions, SftExample, SftOptions } from './sft.ts';
 import type { Tracker } from './tracker.ts';
 
 /** Long rollouts on a slow machine are ordinary: the limit of Python ART's client. */
@@ -206,6 +207,15 @@ export class TrainableModel implements ChatModel {
   getInferenceName(step?: number): string {
     if (this.#endpoint === undefined) throw this.#notRegistered();
     return step === undefined ? this.#endpoint.modelName : `${this.#endpoint.modelName}@${step}`;
+  }
+
+  /** Learns from conversations, or from trajectories whoever sampled them: the same adapter and step counter as training by reward. */
+  async trainSft(
+    examples: readonly SftExample[],
+    options: SftOptions = {},
+    call: SftCallOptions = {},
+  ): Promise<TrainResult> {
+    return this.backend().trainSft(this, examples, options, call);
   }
 
   /** Newest policy step: the number of finished `train` calls, of earlier processes too. */

@@ -103,6 +103,7 @@ export interface Job {
   readonly id: string;
   readonly kind: WireJob['kind'];
   readonly model: string;
+  readonly idempotencyKey: string;
   readonly state: WireJob['state'];
   /** Null before the first report, and of a job that an earlier process ran. */
   readonly progress: WireJob['progress'];
@@ -187,6 +188,7 @@ export function fromJob(job: WireJob): Job {
     id: job.id,
     kind: job.kind,
     model: job.model,
+    idempotencyKey: job.idempotency_key,
     state: job.state,
     progress: job.progress,
     result: job.result === null ? null : fromTrainResult(job.result),
