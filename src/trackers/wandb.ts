@@ -163,7 +163,7 @@ export class WandbSink implements TrackerSink {
   }
 
   #beat(): void {
-    this.#stream({ files: {} }, AbortSignal.timeout(10_000)).catch(() => {}); // the next row tells what is wrong
+    this.#stream({}, AbortSignal.timeout(10_000)).catch(() => {}); // the next row tells what is wrong
   }
 }
 
