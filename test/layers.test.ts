@@ -43,7 +43,7 @@ const packages: Readonly<Record<string, readonly string[]>> = {
   '@modelcontextprotocol/sdk': ['mcp'],
   '@opentelemetry/api': ['server', 'trackers'],
   '@opentelemetry/exporter-metrics-otlp-http': ['trackers'],
-  '@opentelemetry/exporter-trace-otlp-http': ['cli'],
+  '@opentelemetry/exporter-trace-otlp-http': ['cli', 'trackers'],
   '@opentelemetry/sdk-metrics': ['trackers'],
   '@opentelemetry/sdk-trace-node': ['cli'],
   '@mlc-ai/web-xgrammar': ['infer'],

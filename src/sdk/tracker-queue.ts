@@ -20,7 +20,7 @@ import {
 
 /** Options that every tracker has. */
 export interface TrackerOptions {
-  /** Limit of one call of the tracker; default 10 s. */
+  /** Longest time without an answer of the tracker; default 10 s. */
   readonly timeoutMs?: number;
   /** Rows that may wait; beyond, the oldest are dropped and counted. Default 1,000. */
   readonly maxQueuedRows?: number;
@@ -257,7 +257,7 @@ class QueuedTracker implements Tracker {
     }
     const batch = this.#underWay;
     if (batch.length > 0) {
-      await this.#call('log', stop, (signal) => this.#log(batch, signal));
+      await this.#call('log', stop, (signal, restart) => this.#log(batch, signal, restart));
       this.#underWay = [];
       this.#sent += batch.length;
       return true;
@@ -275,15 +275,15 @@ class QueuedTracker implements Tracker {
     return this.#queue.splice(0, Math.min(end === -1 ? this.#queue.length : end, MAX_BATCH_ROWS));
   }
 
-  async #log(batch: readonly Entry[], signal: AbortSignal): Promise<void> {
+  async #log(batch: readonly Entry[], signal: AbortSignal, onProgress: () => void): Promise<void> {
     const rows = batch.flatMap((entry) => (entry.kind === 'row' ? [entry.row] : []));
-    if (rows.length > 0) return this.#sink.logMetrics(rows, signal);
+    if (rows.length > 0) return this.#sink.logMetrics(rows, signal, onProgress);
     for (const entry of batch) {
-      if (entry.kind === 'trajectories') await this.#sink.logTrajectories?.(entry.trajectories, signal);
+      if (entry.kind === 'trajectories') await this.#sink.logTrajectories?.(entry.trajectories, signal, onProgress);
     }
   }
 
-  #call(what: Phase, signal: AbortSignal, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+  #call(what: Phase, signal: AbortSignal, work: Parameters<typeof withDeadline<void>>[1]): Promise<void> {
     this.#phase = what;
     const { timeoutMs } = this.#limits;
     return withDeadline({ what: `tracker ${this.name}: ${what}`, timeoutMs, signal }, work);

@@ -36,7 +36,8 @@ export interface TrackerTrajectories {
 
 /**
  * The side of a tracker that speaks its protocol. Calls come one after the other; one that throws is made again with the same argument, or
- * given up where the tracker refuses it for good (`isRefusal`). `signal` fires when the call takes too long.
+ * given up where the tracker refuses it for good (`isRefusal`). `signal` fires when the call takes too long; `onProgress` sets its clock back, after each part of
+ * a call that sends several.
  */
 export interface TrackerSink {
   /** As in `wandb`; in warnings and in the health. */
@@ -44,9 +45,9 @@ export interface TrackerSink {
   /** Opens or resumes the run. */
   start(run: TrackerRun, signal: AbortSignal): Promise<void>;
   /** Rows in the order they were logged; at most 500. */
-  logMetrics(rows: readonly TrackerRow[], signal: AbortSignal): Promise<void>;
+  logMetrics(rows: readonly TrackerRow[], signal: AbortSignal, onProgress: () => void): Promise<void>;
   /** Left out: this tracker takes no trajectories. */
-  logTrajectories?(trajectories: TrackerTrajectories, signal: AbortSignal): Promise<void>;
+  logTrajectories?(trajectories: TrackerTrajectories, signal: AbortSignal, onProgress: () => void): Promise<void>;
   /** The whole configuration again, after `updateConfig`. */
   updateConfig?(config: TrackerConfig, signal: AbortSignal): Promise<void>;
   /** Ends the run, or closes the file. `start` may follow. */

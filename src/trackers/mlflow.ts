@@ -96,7 +96,7 @@ class MlflowSink implements TrackerSink {
     this.#run = { ...this.#run!, params: new Set([...known, ...params.map(({ key }) => key)]) };
   }
 
-  async logMetrics(rows: readonly TrackerRow[], signal: AbortSignal): Promise<void> {
+  async logMetrics(rows: readonly TrackerRow[], signal: AbortSignal, onProgress: () => void): Promise<void> {
     const metrics = rows.flatMap(({ step, recordedAt, metrics: values }) =>
       Object.entries(values).map(([name, value]) => ({
         key: toName(name),
@@ -108,6 +108,7 @@ class MlflowSink implements TrackerSink {
     for (let start = 0; start < metrics.length; start += MAX_METRICS) {
       const part = metrics.slice(start, start + MAX_METRICS);
       await this.#post('runs/log-batch', { run_id: this.#run!.id, metrics: part }, signal);
+      onProgress();
     }
   }
 
