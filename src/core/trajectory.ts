@@ -70,7 +70,7 @@ export class Trajectory {
   messagesAndChoices: (ChatMessage | ChatChoice)[];
   tools: readonly object[] | null;
   additionalHistories: History[];
-  /** Scalar of the whole trajectory; reads 0 before it is set. Must be set, and finite, when it is trained on or logged. */
+  /** Scalar of the whole trajectory; reads 0 before it is set. Must be set, and finite, when it is trained on. */
   declare reward: number;
   /** Empty, or one for each choice of `allChoices()`, in that order. */
   turnRewards: number[];

@@ -7,6 +7,7 @@ import pLimit, { type LimitFunction } from 'p-limit';
 import { ApiError, ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import type { TokenPrices } from '../core/token-cost.ts';
+import { runOutsideCapture } from '../sdk/capture-scope.ts';
 import { withDeadline } from '../sdk/deadline.ts';
 import { type ChatModel, TrainableModel } from '../sdk/model.ts';
 import { findProvider, type JudgeEndpoint, type JudgeProtocol } from './judge-providers.ts';
@@ -157,7 +158,8 @@ class EndpointJudge implements Judge {
     let form = this.#form;
     while (true) {
       try {
-        const reply = await this.#send(request, form, signal);
+        const sent = form;
+        const reply = await runOutsideCapture(() => this.#send(request, sent, signal));
         this.#form = form;
         return reply;
       } catch (error) {

@@ -24,7 +24,7 @@ interface KnownServer extends CaptureServer {
 
 /** Servers of registered models, by base URL: the only ones whose requests are touched. */
 const servers = new Map<string, KnownServer>();
-const scopes = new AsyncLocalStorage<CaptureScope>();
+const scopes = new AsyncLocalStorage<CaptureScope | null>();
 const active = new Set<CaptureScope>();
 
 export function addCaptureServer({ baseURL, apiKey }: CaptureServer): void {
@@ -114,6 +114,11 @@ export async function runInScope<T>(scope: CaptureScope, work: () => Promise<T>)
   } finally {
     active.delete(scope);
   }
+}
+
+/** Runs work whose requests belong to no capture, as those of a judge that an agent asks: they are no turns of the policy. */
+export function runOutsideCapture<T>(work: () => T): T {
+  return scopes.run(null, work);
 }
 
 /** For clients of ours: the innermost capture's `fetch`, or the built-in one. It needs no channel. */

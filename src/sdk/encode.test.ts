@@ -63,3 +63,14 @@ test('rewards of turns must be one for each choice, and finite', () => {
   );
   expect(() => train({ ...whole, turnRewards: [1, Number.NaN, 0] })).toThrow(/turnRewards must be finite, got NaN/);
 });
+
+test('a reward that was never set is not trained, and is counted where it is logged', () => {
+  const entries = { messagesAndChoices: [choice('a')] };
+  const groups = [new TrajectoryGroup([new Trajectory({ ...entries, reward: 0 }), new Trajectory(entries)])];
+  expect(() => encodeTrainGroups(groups)).toThrow(/^train: group 0, trajectory 1: reward must be set/);
+  const [group] = encodeLogGroups(groups);
+  expect(group?.trajectories.map(({ reward, metrics }) => ({ reward, metrics }))).toEqual([
+    { reward: 0, metrics: {} },
+    { reward: 0, metrics: { reward_unset: 1 } },
+  ]);
+});

@@ -43,15 +43,24 @@ export function encodeTrainGroups(groups: readonly TrajectoryGroup[]): WireGroup
           `${where}: every choice must be sampled from the model in training, got one without \`art\` (another endpoint's?)`,
         );
       }
+      if (!trajectory.isRewardSet) {
+        throw new DataError(`${where}: reward must be set, if only to 0; assign trajectory.reward`);
+      }
       return encodeTrajectory(trajectory, where);
     });
   });
 }
 
-/** Groups for logging: choices of any endpoint, which keep their text only where they are not ours. */
+/**
+ * Groups for logging: choices of any endpoint, which keep their text only where they are not ours. Where a reward was never set, 0 stands in
+ * the row and the metric `reward_unset` says so.
+ */
 export function encodeLogGroups(entries: Loggable): WireGroup[] {
   const encode = (group: TrajectoryGroup): WireGroup =>
-    encodeGroup(group, (trajectory, position) => encodeTrajectory(trajectory, `log: trajectory ${position}`));
+    encodeGroup(group, (trajectory, position) => {
+      const wire = encodeTrajectory(trajectory, `log: trajectory ${position}`);
+      return trajectory.isRewardSet ? wire : { ...wire, metrics: { ...wire.metrics, reward_unset: 1 } };
+    });
   return toGroups(entries).map(encode);
 }
 
@@ -73,9 +82,6 @@ function encodeGroup(
 }
 
 function encodeTrajectory(trajectory: Trajectory, where: string): WireTrajectory {
-  if (!trajectory.isRewardSet) {
-    throw new DataError(`${where}: reward must be set, if only to 0; assign trajectory.reward`);
-  }
   if (!Number.isFinite(trajectory.reward)) {
     throw new DataError(`${where}: reward must be finite, got ${trajectory.reward}`);
   }

@@ -15,7 +15,7 @@ const backend = new LocalBackend({ path: join(folder, 'server'), port: 0 });
 let url = '';
 
 beforeAll(async () => {
-  const sizes = { layers: 2, width: 32, heads: 2, kvHeads: 1, headSize: 16, ffWidth: 48, maxPositions: 1024 };
+  const sizes = { layers: 2, width: 32, heads: 2, kvHeads: 1, headSize: 16, ffWidth: 48, maxPositions: 4096 };
   await writeStarterModel({
     seed: 1,
     directory: modelDirectory,

@@ -1,6 +1,7 @@
 /** RULER with a judge that our own server serves: a random model whose answers are held to the schema while they are sampled. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import {
+  captureTrajectory,
   createJudge,
   JudgeHealth,
   type JudgeModel,
@@ -64,4 +65,16 @@ test('the address and the key of art/NAME come from the environment, and a group
     if (before === undefined) delete process.env.ART_URL;
     else process.env.ART_URL = before;
   }
+});
+
+test('a judge that is asked inside of a captured agent is no turn of the policy', async () => {
+  const { trajectory } = await captureTrajectory(async () => {
+    const model = judge.getInferenceName();
+    await judge
+      .openaiClient()
+      .chat.completions.create({ model, messages: [{ role: 'user', content: 'yes' }], max_tokens: 4 });
+    return ruler(lists, { judgeModel: judge, explanations: false, maxTokens: 400, cache: false });
+  });
+  expect(trajectory.allChoices()).toHaveLength(1);
+  expect(JSON.stringify(trajectory.messages())).not.toContain('You judge');
 });
