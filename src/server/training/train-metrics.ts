@@ -5,16 +5,17 @@
 import { average } from '../../core/advantage.ts';
 import type { Metrics } from '../../core/trajectory-metrics.ts';
 import type { Datum, LossConfig } from '../../engines/engine.ts';
-import type { BatchCounts, TrainingBatch, TrainingSequence } from './training-batch.ts';
+import type { TrainingBatch, TrainingSequence } from './training-batch.ts';
 
 export { addMetrics, type Metrics, qualifyMetrics, trajectoryMetrics } from '../../core/trajectory-metrics.ts';
 
 /** Counts of the batch as `data/…` and `discarded/…`. */
 export function batchMetrics(batch: TrainingBatch): Metrics {
-  const counts: BatchCounts = batch.counts;
+  const { counts, meanOverlongPenalty } = batch;
   return {
     'data/step_num_scenarios': counts.groups,
     'data/step_num_trajectories': counts.trajectories,
+    'data/step_num_additional_histories': counts.additionalHistories,
     'data/step_num_groups_submitted': counts.groups,
     'data/step_num_groups_trainable': counts.trainableGroups,
     'data/step_trainable_assistant_tokens': batch.actionTokens,
@@ -23,7 +24,11 @@ export function batchMetrics(batch: TrainingBatch): Metrics {
     'data/step_num_repeated_completions': counts.repeatedCompletions,
     'data/step_num_dropped_sequences': counts.droppedSequences,
     'data/step_num_dropped_trajectories': counts.droppedTrajectories,
+    'data/step_num_masked_trajectories': counts.maskedTrajectories,
+    'data/step_num_clipped_advantages': counts.clippedTurns,
+    ...(meanOverlongPenalty !== null && { 'data/step_overlong_penalty': meanOverlongPenalty }),
     'discarded/step/zero_variance_groups': counts.zeroVarianceGroups,
+    'discarded/rate/zero_variance_groups': counts.groups === 0 ? 0 : counts.zeroVarianceGroups / counts.groups,
   };
 }
 

@@ -53,10 +53,13 @@ test('a turn that continues the ids so far extends the sequence: mask, logprobs,
     trajectories: 2,
     trainableGroups: 1,
     zeroVarianceGroups: 0,
+    additionalHistories: 0,
     rerenderedSequences: 0,
     repeatedCompletions: 0,
     droppedSequences: 0,
     droppedTrajectories: 0,
+    maskedTrajectories: 0,
+    clippedTurns: 0,
   });
 });
 

@@ -13,7 +13,6 @@ import { formatTrajectories } from '../store/trajectory-files.ts';
 import { addMetrics, batchMetrics, type Metrics, stalenessMetrics, trajectoryMetrics } from './train-metrics.ts';
 import { runUpdates } from './train-step.ts';
 import { buildTrainingBatch, type TrainingBatch } from './training-batch.ts';
-import { refuseUnfinished } from './unfinished-options.ts';
 
 export interface UpdateContext {
   readonly engine: Pick<Engine, 'doForwardBackward' | 'doOptimStep' | 'doScore'>;
@@ -75,12 +74,11 @@ export function prepareTraining(
   const importanceCap = probeTolerance > 0 ? inexactImportanceCap : defaultTrainConfig.importanceCap;
   const config = toTrainConfig(request.options, { ...defaultTrainConfig, importanceCap });
   checkTrainConfig(config);
-  refuseUnfinished(config);
   const { rollouts } = model.completions;
   const { groups, rolloutIds, skipped } = resolveGroups(request, rollouts);
   const batch = buildTrainingBatch(groups, model.completions, {
-    advantage: resolveLoss(config).advantage,
-    turnDiscount: config.turnDiscount,
+    ...config,
+    ...resolveLoss(config),
     maxTokens: maxPositions,
   });
   // The placeholder keeps users' metrics off the name; the step replaces it.
