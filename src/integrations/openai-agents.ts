@@ -25,8 +25,8 @@ export interface ModelProviderOptions<M> extends ServedModelOptions {
 }
 
 /**
- * What `new Runner({ modelProvider })` takes. Agents without a `model` use this one; an agent's `model` may name another of the server.
- * Throws ConfigError for a model that is not registered.
+ * What `new Runner({ modelProvider, model: model.getInferenceName() })` takes. Name the model, there or at each agent: an agent without one
+ * asks for what only OpenAI's own default model has, which the server refuses by name. Throws ConfigError for a model that is not registered.
  */
 export function createModelProvider<M>(model: ServedModel, options: ModelProviderOptions<M>): AgentsModelProvider<M> {
   const { OpenAIProvider, step, useResponses = true } = options;

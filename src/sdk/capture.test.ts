@@ -199,7 +199,10 @@ test('captured rollouts are gathered into groups, and each turn is trained once'
   const groups = await gatherTrajectoryGroups([trajectoryGroup([rollout, rollout, rollout])]);
   expect(groups.map(({ length }) => length)).toEqual([3]);
   const { step } = await server.backend.train(server.model, groups);
-  const { trajectory } = await captureTrajectory(() => server.talk('next', 1));
+  const { trajectory } = await captureTrajectory(async ({ trajectory }) => {
+    await server.talk('next', 1);
+    trajectory.reward = 0;
+  });
   expect([step, trajectory.allChoices()[0]?.art?.policy_step]).toEqual([1, 1]);
   await server.model.log([trajectory]);
 });

@@ -11,6 +11,8 @@ import { weatherReply } from '../weather-policy.ts';
 
 export interface AgentServer extends AsyncDisposable {
   readonly url: string;
+  /** Folder of the model that it serves as `agent`. */
+  readonly baseModel: string;
   /** Prompts so far, by whether they continue sampled tokens. */
   readonly prompts: () => Promise<{
     readonly started: number;
@@ -47,6 +49,7 @@ export async function startAgentServer(): Promise<AgentServer> {
   );
   return {
     url: server.url,
+    baseModel,
     prompts: async () => {
       const text = await (await fetch(`${server.url}/metrics`)).text();
       const count = (origin: string): number =>

@@ -2,8 +2,10 @@
 import { execFile } from 'node:child_process';
 import { copyFile, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { root } from '../source-imports.ts';
 import { startAgentServer } from './agent-server.ts';
 
 const programs = join(import.meta.dirname, 'programs');
@@ -21,13 +23,27 @@ const runtimes: readonly Runtime[] = [
     name: 'this Node.js',
     command: process.execPath,
     folder: process.env.ART_CLIENTS_NODE20,
-    programs: ['openai.mjs', 'anthropic.mjs', 'ai-sdk.mjs', 'langchain.mjs', 'openai-agents.mjs'],
+    programs: [
+      'openai.mjs',
+      'anthropic.mjs',
+      'ai-sdk.mjs',
+      'langchain.mjs',
+      'openai-agents.mjs',
+      'capture-openai-ai-sdk.mjs',
+      'capture-agents.mjs',
+    ],
   },
   {
     name: 'Node.js 22, with the majors that need it',
     command: process.env.ART_NODE22,
     folder: process.env.ART_CLIENTS_NODE22,
-    programs: ['openai.mjs', 'ai-sdk.mjs'],
+    programs: ['openai.mjs', 'ai-sdk.mjs', 'capture-openai-ai-sdk.mjs'],
+  },
+  {
+    name: 'Mastra, on Node.js 22',
+    command: process.env.ART_NODE22,
+    folder: process.env.ART_CLIENTS_MASTRA,
+    programs: ['capture-mastra.mjs'],
   },
   {
     name: 'Python',
@@ -43,6 +59,9 @@ const environment = {
   OPENAI_AGENTS_DISABLE_TRACING: '1',
   LITELLM_LOCAL_MODEL_COST_MAP: 'True',
   LANGSMITH_TRACING: 'false',
+  MASTRA_TELEMETRY_DISABLED: '1',
+  /** What programs capture with. */
+  ART_SDK: pathToFileURL(join(root, 'dist', 'src', 'index.js')).href,
 };
 
 for (const { name, command, folder, programs: files } of runtimes) {
@@ -59,7 +78,7 @@ for (const { name, command, folder, programs: files } of runtimes) {
       await using server = await startAgentServer();
       const run = promisify(execFile)(command as string, [join(folder as string, file), server.url], {
         timeout: 110_000,
-        env: environment,
+        env: { ...environment, ART_BASE_MODEL: server.baseModel },
       });
       await expect(run).resolves.toMatchObject({ stderr: expect.not.stringContaining('Error') });
       const { continued, rerendered } = await server.prompts();
