@@ -33,7 +33,6 @@ export async function startScriptedBackend(
   const backend = new LocalBackend({
     path: join(root, 'runs'),
     onWarning: () => undefined,
-    ...backendOptions,
     createEngine: async () => {
       const engine = createScriptedEngine({
         decode: tokenizer.decode,
@@ -47,6 +46,7 @@ export async function startScriptedBackend(
       engines.push(engine);
       return engine;
     },
+    ...backendOptions,
   });
   const register = async (name: string): Promise<TrainableModel> => {
     const model = new TrainableModel({ name, project: 'tests', baseModel });
