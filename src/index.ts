@@ -5,12 +5,14 @@ export {
   ApiError,
   ArtError,
   CheckpointError,
+  CollapseError,
   ConfigError,
   DataError,
   EngineError,
   JudgeError,
   RolloutError,
   ShapeError,
+  StallError,
   StorageError,
 } from './core/errors.ts';
 export { createLearningRateSchedule, type LearningRateScheduleOptions } from './core/learning-rates.ts';
@@ -164,6 +166,11 @@ export {
 } from './sdk/model.ts';
 export { ModelTrackers, type TrackedRow } from './sdk/model-trackers.ts';
 export type { TrainOptions } from './sdk/options.ts';
+export { PipelineTrainer } from './sdk/pipeline.ts';
+export type { PipelineStep } from './sdk/pipeline-meter.ts';
+export type { EvaluationContext, EvaluationResult, PipelineOptions } from './sdk/pipeline-options.ts';
+export type { PipelineResult, PipelineStatus } from './sdk/pipeline-run.ts';
+export type { StageStatus } from './sdk/pipeline-watch.ts';
 export { type RetryOptions, retry } from './sdk/retry.ts';
 export type { SftCallOptions, SftConversation, SftExample, SftOptions } from './sdk/sft.ts';
 export {

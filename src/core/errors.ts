@@ -77,6 +77,16 @@ export class AbortedError extends ArtError {
   override readonly code = 'aborted';
 }
 
+/** Training gets no signal any more: too many groups in a row had equal rewards throughout. The message says what to look at. */
+export class CollapseError extends ArtError {
+  override readonly code = 'collapse';
+}
+
+/** Nothing moved for longer than allowed. The message and `details.stages` name every stage, what it waits for, and since when. */
+export class StallError extends ArtError {
+  override readonly code = 'stalled';
+}
+
 /** The message of whatever was thrown, which need not be an Error. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
