@@ -14,6 +14,7 @@ import { environmentNames, missingReason, setUpPeers } from './peer-setup.ts';
 import { Report, round } from './report.ts';
 import { benchLinearity } from './stage-linearity.ts';
 import { benchMemory } from './stage-memory.ts';
+import { benchPipeline } from './stage-pipeline.ts';
 import { benchPrompts } from './stage-prompts.ts';
 import { benchSampling } from './stage-sampling.ts';
 import { benchServer } from './stage-server.ts';
@@ -78,6 +79,7 @@ async function main(options: Options): Promise<void> {
   if (options.stages.includes('prompts')) await benchPrompts(context);
   if (options.stages.includes('linearity')) await benchLinearity(context);
   if (options.stages.includes('server')) await benchServer(context);
+  if (options.stages.includes('pipeline')) await benchPipeline(context);
   const { results, details } = report;
   const line = { machine, ceilingGflops: round(ceiling), results };
   const minutes = round((performance.now() - startedAt) / 60_000);

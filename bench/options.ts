@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
 import { modelKeys } from './models-by-key.ts';
 
-export const stages = ['training', 'sampling', 'step', 'memory', 'prompts', 'linearity', 'server'] as const;
+export const stages = ['training', 'sampling', 'step', 'memory', 'prompts', 'linearity', 'server', 'pipeline'] as const;
 export type Stage = (typeof stages)[number];
 
 /** The stages that have peers. */

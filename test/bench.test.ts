@@ -158,6 +158,7 @@ test('npm run bench -- --quick --json ends with the report, peers that are not t
     'ms/sequence',
     'ms/token',
     'requests/s',
+    's',
     'tokens',
     'tokens/s',
   ]);
