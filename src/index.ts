@@ -200,8 +200,11 @@ export type {
 } from './sdk/tracker.ts';
 export { type CreateTrackerOptions, createTracker, type TrackerOptions } from './sdk/tracker-queue.ts';
 export type { TrainCallOptions } from './sdk/training-calls.ts';
+export type { PullOptions, PushOptions } from './sdk/transfers.ts';
 export type {
   Checkpoint,
+  CopyProgress,
+  CopyResult,
   Fork,
   ForkOrigin,
   ForkSource,

@@ -35,6 +35,8 @@ export interface LocalBackendOptions {
   readonly engineRestart?: NonNullable<ArtServerOptions['engineRestart']>;
   /** How much of what was sampled is kept, in memory and on the disk. */
   readonly completions?: NonNullable<ArtServerOptions['completions']>;
+  /** Where checkpoints may be copied to and from; default: all that the environment's credentials reach. */
+  readonly remotes?: NonNullable<ArtServerOptions['remotes']>;
   /** Choices of one model that may be sampled at once; more are refused with 429. Default 8,192. */
   readonly maxInFlight?: number;
   /** `train` calls of one model that may wait behind the running one; more are refused with 429. Default 8. */
@@ -60,6 +62,7 @@ const OPTION_NAMES = [
   'onWarning',
   'engineRestart',
   'completions',
+  'remotes',
   'maxInFlight',
   'maxWaitingTrainCalls',
   'drainMs',

@@ -138,7 +138,7 @@ function describeFailure(what: string, settings: HubSettings, cause: unknown): A
 }
 
 /** Adds the token where it belongs; `fetch` itself drops it when it follows a redirect to another origin. */
-function createFetch(settings: HubSettings, signal: AbortSignal): typeof globalThis.fetch {
+export function createFetch(settings: HubSettings, signal: AbortSignal): typeof globalThis.fetch {
   return async (input, init) => {
     const headers = new Headers(init?.headers);
     headers.set('user-agent', 'agent-reinforcement-trainer');

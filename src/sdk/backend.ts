@@ -1,6 +1,15 @@
 /** What a model is registered with. Layer 5. */
 import type { TrajectoryGroup } from '../core/trajectory.ts';
-import type { Checkpoint, Fork, ForkSource, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
+import type {
+  Checkpoint,
+  CopyResult,
+  Fork,
+  ForkSource,
+  Job,
+  Removed,
+  RetentionRule,
+  TrashItem,
+} from '../wire/checkpoint-names.ts';
 import type { RunState } from '../wire/state.ts';
 import type { CallOptions } from './call.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
@@ -11,6 +20,7 @@ import type { LogOptions, TrainableModel } from './model.ts';
 import type { TrainOptions } from './options.ts';
 import type { SftCallOptions, SftExample, SftOptions } from './sft.ts';
 import type { TrainCallOptions } from './training-calls.ts';
+import type { PullOptions, PushOptions } from './transfers.ts';
 
 /** Where a registered model is served. */
 export interface InferenceEndpoint {
@@ -108,6 +118,13 @@ export interface Backend {
    * Made again, it is the same fork, however far the new model has come.
    */
   fork(model: TrainableModel, source: ForkSource, options?: CallOptions): Promise<Fork>;
+  /** Copies a checkpoint to S3-compatible storage or the Hugging Face hub, with the server's credentials. */
+  pushCheckpoint(model: ModelReference, options: PushOptions): Promise<CopyResult>;
+  /**
+   * Fetches a checkpoint that was pushed. A model that is not on the server yet begins with it, and is registered afterwards; a registered
+   * one gets it beside its own.
+   */
+  pullCheckpoint(model: TrainableModel, options: PullOptions): Promise<CopyResult>;
   /** Serves an earlier step and trains on from it; later checkpoints move to the trash. */
   rollback(model: ModelReference, step: number, options?: ConfirmOptions): Promise<Removed>;
   getRetention(model: ModelReference, options?: CallOptions): Promise<RetentionRule>;

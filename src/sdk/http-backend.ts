@@ -5,7 +5,16 @@ import { refuseUnknownKeys } from '../core/options.ts';
 import { defaultSftConfig } from '../core/sft-config.ts';
 import { defaultTrainConfig } from '../core/train-config.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
-import type { Checkpoint, Fork, ForkSource, Job, Removed, RetentionRule, TrashItem } from '../wire/checkpoint-names.ts';
+import type {
+  Checkpoint,
+  CopyResult,
+  Fork,
+  ForkSource,
+  Job,
+  Removed,
+  RetentionRule,
+  TrashItem,
+} from '../wire/checkpoint-names.ts';
 import { describeIssue } from '../wire/errors.ts';
 import type { RunState } from '../wire/state.ts';
 import { registerRequest } from '../wire/training.ts';
@@ -59,6 +68,7 @@ import {
   callTrain,
   type TrainCallOptions,
 } from './training-calls.ts';
+import { callPull, callPush, type PullOptions, type PushOptions } from './transfers.ts';
 
 /** The methods of `Backend` as calls of a server; where that is, a subclass says. */
 export abstract class HttpBackend implements Backend {
@@ -179,6 +189,14 @@ export abstract class HttpBackend implements Backend {
 
   async fork(model: TrainableModel, source: ForkSource, options: CallOptions = {}): Promise<Fork> {
     return callFork(this.#api, model, source, options);
+  }
+
+  async pushCheckpoint({ name }: ModelReference, options: PushOptions): Promise<CopyResult> {
+    return callPush(this.#api, name, options);
+  }
+
+  async pullCheckpoint(model: TrainableModel, options: PullOptions): Promise<CopyResult> {
+    return callPull(this.#api, model, options);
   }
 
   async rollback({ name }: ModelReference, step: number, options: ConfirmOptions = {}): Promise<Removed> {

@@ -1,8 +1,9 @@
 /** Jobs of a server through the training API: what trains or copies, looked at, followed and cancelled from any process. Layer 5. */
+import { z } from 'zod';
 import { refuseUnknownKeys } from '../core/options.ts';
-import { fromJob, type Job } from '../wire/checkpoint-names.ts';
-import { job, jobList } from '../wire/jobs.ts';
+import { fromJob, fromTransferProgress, type Job } from '../wire/checkpoint-names.ts';
 import { trainProgress } from '../wire/training.ts';
+import { anyJob, jobList, transferProgress } from '../wire/transfers.ts';
 import type { Api, CallOptions } from './call.ts';
 
 export interface JobFilter extends CallOptions {
@@ -27,7 +28,7 @@ export async function callListJobs(api: Api, filter: JobFilter): Promise<Job[]> 
 }
 
 export async function callJob(api: Api, id: string, { signal }: CallOptions): Promise<Job> {
-  return fromJob(await api.sendIdempotent({ what: `job ${id}`, method: 'GET', path: jobPath(id), signal }, job));
+  return fromJob(await api.sendIdempotent({ what: `job ${id}`, method: 'GET', path: jobPath(id), signal }, anyJob));
 }
 
 /** Resolves with the job as it ended, however that went. */
@@ -38,9 +39,12 @@ export async function callFollowJob(api: Api, id: string, options: FollowOptions
   return api.sendForEvents(
     { what: `job ${id}`, method: 'GET', path, timeoutMs: FOLLOW_SILENCE_MS, signal },
     (event) => {
-      if (event.name === 'progress') onProgress?.(event.as(trainProgress));
+      if (event.name === 'progress') {
+        const progress = event.as(z.union([trainProgress, transferProgress]));
+        onProgress?.('total_bytes' in progress ? fromTransferProgress(progress) : progress);
+      }
       if (event.name !== 'job') return undefined;
-      const told = event.as(job);
+      const told = event.as(anyJob);
       return told.state === 'queued' || told.state === 'running' ? undefined : fromJob(told);
     },
   );
@@ -49,7 +53,7 @@ export async function callFollowJob(api: Api, id: string, options: FollowOptions
 /** Asks the server to stop the job, which ends soon; throws ApiError 409 if it has ended. */
 export async function callCancelJob(api: Api, id: string, { signal }: CallOptions): Promise<Job> {
   const path = `${jobPath(id)}/cancel`;
-  return fromJob(await api.send({ what: `cancelling of job ${id}`, method: 'POST', path, signal }, job));
+  return fromJob(await api.send({ what: `cancelling of job ${id}`, method: 'POST', path, signal }, anyJob));
 }
 
 function jobPath(id: string): string {

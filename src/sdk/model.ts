@@ -3,7 +3,7 @@ import OpenAI from 'openai';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import { addMetrics, qualifyMetrics, trajectoryMetrics } from '../core/trajectory-metrics.ts';
-import type { Checkpoint, Removed } from '../wire/checkpoint-names.ts';
+import type { Checkpoint, CopyResult, Removed } from '../wire/checkpoint-names.ts';
 import type { RunState } from '../wire/state.ts';
 import type { Backend, InferenceEndpoint, TrainResult } from './backend.ts';
 import type { CallOptions } from './call.ts';
@@ -14,6 +14,7 @@ import type { MetricOptions, MetricPoint } from './metric-calls.ts';
 import { ModelTrackers } from './model-trackers.ts';
 import type { SftCallOptions, SftExample, SftOptions } from './sft.ts';
 import type { Tracker } from './tracker.ts';
+import type { PullOptions, PushOptions } from './transfers.ts';
 
 /** Long rollouts on a slow machine are ordinary: the limit of Python ART's client. */
 const INFERENCE_TIMEOUT_MS = 1_200_000;
@@ -248,6 +249,16 @@ export class TrainableModel implements ChatModel {
   /** Serves an earlier step and trains on from it; later checkpoints move to the trash. Needs `confirm: true`. */
   async rollback(step: number, options: ConfirmOptions = {}): Promise<Removed> {
     return this.backend().rollback(this, step, options);
+  }
+
+  /** Copies a checkpoint to S3-compatible storage or the Hugging Face hub, with the server's credentials. */
+  async pushCheckpoint(options: PushOptions): Promise<CopyResult> {
+    return this.backend().pushCheckpoint(this, options);
+  }
+
+  /** Fetches a checkpoint that was pushed; a newer one than the newest is served. Of a new model: `backend.pullCheckpoint`. */
+  async pullCheckpoint(options: PullOptions): Promise<CopyResult> {
+    return this.backend().pullCheckpoint(this, options);
   }
 
   /** One metric over the steps. */

@@ -81,7 +81,9 @@ export async function trainSftFromFile(
     const scanned = await scan(file, path, ignoreFields, call);
     const chunks = planChunks(scanned, chunkSize, sft, [wire, call.idempotencyKey ?? '']);
     const jobs = await backend.listJobs({ model: model.name, state: 'done', signal: call.signal });
-    const results = new Map(jobs.map((job) => [job.idempotencyKey, job.result]));
+    const results = new Map(
+      jobs.flatMap((job) => ('idempotencyKey' in job ? [[job.idempotencyKey, job.result] as const] : [])),
+    );
     const chunksBefore = chunks.filter(({ idempotencyKey }) => results.get(idempotencyKey) != null).length;
     let result: Pick<TrainResult, 'step' | 'metrics'> | null = null;
     let droppedRows = 0;

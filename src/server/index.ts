@@ -62,6 +62,7 @@ const optionNames: { readonly [K in keyof Required<ArtServerOptions>]: true } = 
   port: true,
   probeTolerance: true,
   redact: true,
+  remotes: true,
   requestTimeoutMs: true,
   root: true,
   store: true,

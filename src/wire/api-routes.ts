@@ -18,7 +18,7 @@ import {
 } from './data.ts';
 import { errorBody } from './errors.ts';
 import { eventData, resetEvent } from './events.ts';
-import { job, jobList } from './jobs.ts';
+import { job } from './jobs.ts';
 import { defineRoute, type RouteResponse } from './route.ts';
 import { sftRequest } from './sft.ts';
 import { stateRoutes } from './state.ts';
@@ -34,6 +34,8 @@ import {
   trainRequest,
   trainResult,
 } from './training.ts';
+import { transferRoutes } from './transfer-routes.ts';
+import { anyJob, jobList, transferProgress } from './transfers.ts';
 
 /** Conversations cross as text; a large batch of long ones. */
 const maxDataBytes = 256 * 2 ** 20;
@@ -141,8 +143,7 @@ export const apiRoutes = {
     path: '/api/jobs',
     tag: 'Jobs',
     summary: 'Jobs of all models, oldest first',
-    details:
-      'Jobs that trained are there for ever; of those that failed or were cancelled, the newest since the server started.',
+    details: 'Jobs that trained are there for ever; of the others, the newest since the server started.',
     scope: 'train',
     query: jobsQuery,
     responses: { 200: { description: 'The jobs.', schema: jobList } },
@@ -153,7 +154,7 @@ export const apiRoutes = {
     tag: 'Jobs',
     summary: 'One job: state, progress, result or error',
     scope: 'train',
-    responses: { 200: { description: 'The job.', schema: job } },
+    responses: { 200: { description: 'The job.', schema: anyJob } },
     errors: [404],
   }),
   followJob: defineRoute({
@@ -166,7 +167,7 @@ export const apiRoutes = {
       200: {
         description: 'The job as it is, then progress as it comes, then the job as it ended.',
         contentType: sse,
-        events: { job, progress: trainProgress },
+        events: { job: anyJob, progress: z.union([trainProgress, transferProgress]) },
       },
     },
     errors: [404],
@@ -176,9 +177,11 @@ export const apiRoutes = {
     path: '/api/jobs/{id}/cancel',
     tag: 'Jobs',
     summary: 'Stop a job between two engine calls and undo its step',
-    details: 'A job that has ended stays as it is. Steps that an sft job has committed already stay too.',
+    details:
+      'A job that has ended stays as it is. Steps that an sft job has committed already stay too. A copy that is cut off goes on where it ' +
+      'stopped when it is made again.',
     scope: 'train',
-    responses: { 202: { description: 'The job; it ends soon.', schema: job } },
+    responses: { 202: { description: 'The job; it ends soon.', schema: anyJob } },
     errors: [404, 409],
   }),
   history: defineRoute({
@@ -240,6 +243,7 @@ export const apiRoutes = {
   }),
   ...checkpointRoutes,
   ...stateRoutes,
+  ...transferRoutes,
   events: defineRoute({
     method: 'get',
     path: '/api/events',

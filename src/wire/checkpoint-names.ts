@@ -10,6 +10,13 @@ import type {
 } from './checkpoints.ts';
 import type { WireJob } from './jobs.ts';
 import { fromTrainResult, type RegisteredModel, toRegisterRequest } from './training-names.ts';
+import {
+  type TransferProgress,
+  type TransferResult,
+  transferKinds,
+  type WireAnyJob,
+  type WireTransferJob,
+} from './transfers.ts';
 
 /** Whose checkpoint a fork began with. */
 export interface ForkOrigin {
@@ -98,17 +105,15 @@ export interface TrashItem {
   readonly deletedBy: Readonly<Record<string, unknown>>;
 }
 
-/** A call that takes long, as its server holds it. */
-export interface Job {
+interface JobBase<Kind, Progress, Result> {
   readonly id: string;
-  readonly kind: WireJob['kind'];
+  readonly kind: Kind;
   readonly model: string;
-  readonly idempotencyKey: string;
   readonly state: WireJob['state'];
   /** Null before the first report, and of a job that an earlier process ran. */
-  readonly progress: WireJob['progress'];
+  readonly progress: Progress | null;
   /** Set when the state is `done`. */
-  readonly result: ReturnType<typeof fromTrainResult> | null;
+  readonly result: Result | null;
   /** Set when the state is `failed` or `cancelled`. */
   readonly error: { readonly message: string; readonly code: string | null } | null;
   /** Null where an earlier process ran the job. */
@@ -116,6 +121,36 @@ export interface Job {
   readonly startedAt: string | null;
   readonly finishedAt: string | null;
 }
+
+/** How far a copy of a checkpoint is. */
+export interface CopyProgress {
+  /** `check`: hashes of what is there; `finish`: it is put in its place. */
+  readonly stage: TransferProgress['stage'];
+  readonly doneBytes: number;
+  readonly totalBytes: number;
+}
+
+/** A checkpoint that was copied to or from a place elsewhere; every file was checked by its SHA-256. */
+export interface CopyResult {
+  /** Where exactly the copy is; of the hub with its commit. */
+  readonly place: string;
+  readonly step: number;
+  readonly adapterSha256: string;
+  readonly files: number;
+  readonly bytes: number;
+  /** Files that were there already with the same bytes. */
+  readonly skippedFiles: number;
+  readonly copiedBytes: number;
+  /** False: a pull found the checkpoint in its place. */
+  readonly isNew: boolean;
+}
+
+/** A call that takes long, as its server holds it: one that trains, or one that copies a checkpoint. */
+export type Job =
+  | (JobBase<WireJob['kind'], NonNullable<WireJob['progress']>, ReturnType<typeof fromTrainResult>> & {
+      readonly idempotencyKey: string;
+    })
+  | JobBase<WireTransferJob['kind'], CopyProgress, CopyResult>;
 
 export function fromCheckpointInfo(info: CheckpointInfo): Checkpoint {
   const { provenance } = info;
@@ -183,18 +218,37 @@ export function fromTrashItem({
   return { id, project, kind, name, deletedAt: deleted_at, deletedBy: deleted_by };
 }
 
-export function fromJob(job: WireJob): Job {
+export function fromTransferProgress({ stage, done_bytes, total_bytes }: TransferProgress): CopyProgress {
+  return { stage, doneBytes: done_bytes, totalBytes: total_bytes };
+}
+
+export function fromTransferResult(result: TransferResult): CopyResult {
   return {
-    id: job.id,
-    kind: job.kind,
-    model: job.model,
-    idempotencyKey: job.idempotency_key,
-    state: job.state,
-    progress: job.progress,
-    result: job.result === null ? null : fromTrainResult(job.result),
-    error: job.error === null ? null : { message: job.error.message, code: job.error.code },
-    createdAt: job.created_at,
-    startedAt: job.started_at,
-    finishedAt: job.finished_at,
+    place: result.place,
+    step: result.step,
+    adapterSha256: result.adapter_sha256,
+    files: result.files,
+    bytes: result.bytes,
+    skippedFiles: result.skipped_files,
+    copiedBytes: result.copied_bytes,
+    isNew: result.is_new,
   };
+}
+
+export function fromJob(job: WireAnyJob): Job {
+  const { id, model, state, error } = job;
+  const common = {
+    ...{ id, model, state, error: error === null ? null : { message: error.message, code: error.code } },
+    ...{ createdAt: job.created_at, startedAt: job.started_at, finishedAt: job.finished_at },
+  };
+  if (isTransfer(job)) {
+    const progress = job.progress === null ? null : fromTransferProgress(job.progress);
+    return { ...common, kind: job.kind, progress, result: job.result === null ? null : fromTransferResult(job.result) };
+  }
+  const result = job.result === null ? null : fromTrainResult(job.result);
+  return { ...common, kind: job.kind, idempotencyKey: job.idempotency_key, progress: job.progress, result };
+}
+
+function isTransfer(job: WireAnyJob): job is WireTransferJob {
+  return transferKinds.some((kind) => kind === job.kind);
 }

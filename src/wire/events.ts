@@ -3,7 +3,7 @@
  * Ids rise, also across restarts of the server. A reader that comes back with `Last-Event-ID` gets what it missed, or `reset` first.
  */
 import * as z from 'zod';
-import { job } from './jobs.ts';
+import { anyJob } from './transfers.ts';
 
 /** `restarting`: requests wait a limited time; `failed`: it died too often in a row, and is not started again. */
 export const engineStates = ['running', 'restarting', 'failed'] as const;
@@ -25,7 +25,7 @@ export const eventData = {
   /** Another step than the newest is served from here on. */
   'model.rolled_back': z.object({ model, from_step: step, step }),
   /** State or progress of a job; progress at most twice a second. */
-  job,
+  job: anyJob,
   /** The engine of a model came up, went down or is restarted. */
   'engine.state': z.object({ model, state: z.enum(engineStates), reason: z.string().nullable() }),
   'rollout.finished': z.object({ model, rollout_id: z.string(), reward: z.number() }),

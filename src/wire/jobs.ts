@@ -31,6 +31,3 @@ export const job = z.object({
   finished_at: time.nullable(),
 });
 export type WireJob = z.infer<typeof job>;
-
-/** `GET /api/jobs`. */
-export const jobList = z.object({ jobs: z.array(job) });

@@ -40,6 +40,7 @@ import {
   wireGroup,
   wireTrajectory,
 } from './training.ts';
+import { anyJob, pullRequest, pushRequest, transferJob, transferProgress, transferResult } from './transfers.ts';
 
 export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, string>([
   [anthropicMessage, 'AnthropicMessage'],
@@ -58,7 +59,13 @@ export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, st
   [forkResult, 'ForkResult'],
   [health, 'Health'],
   [healthz, 'Healthz'],
+  [anyJob, 'AnyJob'],
   [job, 'Job'],
+  [pullRequest, 'PullRequest'],
+  [pushRequest, 'PushRequest'],
+  [transferJob, 'TransferJob'],
+  [transferProgress, 'TransferProgress'],
+  [transferResult, 'TransferResult'],
   [modelInfo, 'Model'],
   [registerRequest, 'RegisterRequest'],
   [registrationPending, 'RegistrationPending'],

@@ -41,6 +41,12 @@ export const routeScopes: readonly Row[] = [
     scope: 'admin',
     why: 'changes what was trained',
   },
+  {
+    methods: ['POST'],
+    path: /^\/api\/models\/[^/]+\/(push|pull)$/,
+    scope: 'admin',
+    why: "uses the server's credentials of other services",
+  },
   { methods: 'any', path: /^\/v1(\/|$)/, scope: 'infer', why: 'sampling' },
   { methods: 'any', path: /^\/rollouts\/[^/]+\/v1(\/|$)/, scope: 'infer', why: 'sampling' },
   { methods: reading, path: /^\/metrics$/, scope: 'infer', why: 'load, not texts' },

@@ -41,6 +41,10 @@ export interface CheckpointStore {
     reason: RemovalReason,
     discard: (checkpoint: StoredCheckpoint) => Promise<void>,
   ) => Promise<void>;
+  /** Puts a whole checkpoint from elsewhere beside the others; `place` puts its files where it is told. */
+  readonly add: (manifest: CheckpointManifest, place: (name: string, target: string) => Promise<void>) => Promise<void>;
+  /** What a step was whose checkpoint was given up. */
+  readonly removedManifest: (step: number) => CheckpointManifest | undefined;
   /** Reads the folder again, e.g. after a checkpoint was put back. Throws CheckpointError as opening does. */
   readonly refresh: () => Promise<void>;
 }
@@ -88,6 +92,19 @@ export async function openCheckpoints(directory: string): Promise<CheckpointStor
         stored = stored.filter((other) => other !== checkpoint);
       }
     },
+    add: async (manifest, place) => {
+      const temporary = join(directory, `${temporaryPrefix}${manifest.step}-${randomUUID()}`);
+      try {
+        await placeCheckpoint(temporary, manifest, place);
+        await rename(temporary, join(directory, folderName(manifest.step)));
+      } catch (error) {
+        await rm(temporary, { recursive: true, force: true });
+        throw await toStorageError(directory, error);
+      }
+      await flush(directory);
+      stored = await readStored(directory);
+    },
+    removedManifest: (step) => removed.list().findLast(({ manifest }) => manifest.step === step)?.manifest,
     refresh: async () => {
       stored = await readStored(directory);
     },
@@ -140,13 +157,12 @@ export async function listSteps(directory: string): Promise<number[]> {
     .sort((a, b) => a - b);
 }
 
-/** Makes a checkpoint's folder inside an empty `checkpoints` folder: `place` puts each file there, then all are checked. Not atomic. */
+/** Fills a checkpoint's folder, whose files `place` puts where it is told, and checks them. Not atomic. */
 export async function placeCheckpoint(
-  directory: string,
+  folder: string,
   manifest: CheckpointManifest,
   place: (name: string, target: string) => Promise<void>,
 ): Promise<void> {
-  const folder = join(directory, folderName(manifest.step));
   await mkdir(folder, { recursive: true });
   for (const name of Object.keys(manifest.files)) {
     await place(name, join(folder, name));
@@ -155,7 +171,6 @@ export async function placeCheckpoint(
   await verifyCheckpoint({ directory: folder, manifest });
   await writeFile(join(folder, manifestName), formatJson(manifest), { flush: true });
   await flush(folder);
-  await flush(directory);
 }
 
 /** Compares size and SHA-256 of every file with the manifest. Throws CheckpointError naming the first that differs. */

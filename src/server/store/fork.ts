@@ -90,7 +90,7 @@ export async function createRun(
 ): Promise<void> {
   try {
     await writeFolderAtomic(directory, async (temporary) => {
-      await placeCheckpoint(join(temporary, 'checkpoints'), manifest, place);
+      await placeCheckpoint(join(temporary, 'checkpoints', folderName(manifest.step)), manifest, place);
       await writeRegistration(temporary, request, base, manifest.forkedFrom ?? null);
     });
   } catch (error) {

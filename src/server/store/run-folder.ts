@@ -22,7 +22,7 @@ import { type RegisterRequest, registerRequest } from '../../wire/training.ts';
 import type { BaseModel } from '../training/base-model.ts';
 import { type ForkOrigin, forkOrigin } from './checkpoint-manifest.ts';
 
-const modelFile = registerRequest.extend({
+export const modelFile = registerRequest.extend({
   format_version: z.literal(1),
   base_model_sha256: z.string(),
   /** Of the hub, where the base model is from there: what a branch stood for when the run began. */

@@ -64,7 +64,7 @@ describe('the hub', () => {
     const hub = open(100);
     const seen: unknown[] = [];
     hub.subscribe(everything, ({ data }) =>
-      seen.push('state' in data && 'progress' in data ? [data.state, data.progress?.done] : null),
+      seen.push('idempotency_key' in data ? [data.state, data.progress?.done] : null),
     );
     const publish = (state: 'running' | 'done', done: number): void => {
       const progress = { stage: 'train' as const, done, total: 9 };

@@ -12,6 +12,7 @@ import type { Who } from '../security/caller.ts';
 import { createStoragePolicy, type StorageOptions } from '../security/storage-policy.ts';
 import { applyRetention } from '../store/retention.ts';
 import { compareRegistration } from '../store/run-folder.ts';
+import type { S3Options } from '../store/s3-client.ts';
 import { moveToTrash, type TrashItem } from '../store/trash.ts';
 import { normalizeBaseModel } from './base-model.ts';
 import { createEventHub, type EventHub } from './events.ts';
@@ -25,6 +26,7 @@ import {
 } from './open-training-run.ts';
 import { int8ProbeTolerance } from './served-proof.ts';
 import type { TrainingRun } from './training-run.ts';
+import { createTransferBook, type TransferBook } from './transfers.ts';
 
 export interface ModelRegistryOptions extends StorageOptions {
   /** Folder that holds `<project>/models/<name>/`; usually `.art`. */
@@ -44,8 +46,17 @@ export interface ModelRegistryOptions extends StorageOptions {
   readonly maxWaitingTrainCalls?: number;
   /** Choices of one model that may be sampled at once; more are refused with 429. Default 8,192. */
   readonly maxInFlight?: number;
+  /** Where checkpoints may be copied to and from. */
+  readonly remotes?: RemoteOptions;
   /** Default: console.warn. */
   readonly onWarning?: (message: string) => void;
+}
+
+export interface RemoteOptions {
+  /** Limits of requests to S3-compatible storage; default: endpoint and region of the environment. */
+  readonly s3?: S3Options;
+  /** Places and what lies below them, as in `s3://bucket/prefix` or `hf://org`; default: all that the credentials reach. */
+  readonly allowed?: readonly string[];
 }
 
 /** Also what the inference routes look models up in. */
@@ -66,6 +77,9 @@ export interface ModelRegistry extends ModelLookup {
   readonly root: string;
   /** Where base models that are ids come from. */
   readonly hub: HubOptions;
+  /** Copies of checkpoints to other places and back. */
+  readonly transfers: TransferBook;
+  readonly remotes: RemoteOptions;
   /** Closes a model and moves its run to the trash. Throws ApiError 404 for a name that is not registered. */
   readonly remove: (name: string, by: Who) => Promise<TrashItem>;
   /** Ends training between two engine calls, as retryable; sampling goes on. For a server that is about to close. */
@@ -95,6 +109,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     if (run !== undefined) void keepRetention(run, events, environment.onWarning);
   });
   const entries = new Map<string, Entry>();
+  const transfers = createTransferBook((job) => events.publish({ type: 'job', data: job }));
   const closing = new AbortController();
   setMaxListeners(0, closing.signal); // one a model
   const openNew = (request: RegisterRequest): Entry => {
@@ -141,6 +156,8 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     events,
     root: options.root,
     hub: environment.hub,
+    transfers,
+    remotes: options.remotes ?? {},
     remove: async (name, by) => {
       const entry = entries.get(name);
       const open = entry?.open;
@@ -159,6 +176,7 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     },
     close: async () => {
       closing.abort();
+      await transfers.close();
       const all = [...entries.values()];
       entries.clear();
       const results = await Promise.allSettled(

@@ -2,23 +2,24 @@
  * The training API under `/api`: every row of `wire/api-routes.ts` has its handler in this folder. Layer 5.
  * Errors before an event stream starts are plain HTTP errors, from the application's error handler; later ones are its last event.
  */
-import type { Context, Hono } from 'hono';
+import type { Hono } from 'hono';
 import { apiRoutes } from '../../wire/api-routes.ts';
-import { refuse, toHttpError } from '../../wire/errors.ts';
-import type { WireJob } from '../../wire/jobs.ts';
+import { refuse } from '../../wire/errors.ts';
 import type { RegistrationPending } from '../../wire/training.ts';
+import type { WireAnyJob } from '../../wire/transfers.ts';
 import { answerEvents } from '../http/event-stream.ts';
 import { pathParam, type RouteHandlers, registerRoutes } from '../http/routes.ts';
 import { serverHandlers } from '../http/server-routes.ts';
 import { callerOf, recordChange, whoOf } from '../security/caller.ts';
 import { requireConfirmation } from '../security/confirmation.ts';
+import { type AnswerableJob, answerJob } from './answer-job.ts';
 import { guardBaseModel } from './base-model-guard.ts';
 import { createRegistrationRecorder, createTrainingRecorder, recordLog } from './change-records.ts';
 import { checkpointHandlers } from './checkpoint-routes.ts';
 import { dataHandlers } from './data-routes.ts';
-import type { TrainJob } from './jobs.ts';
 import type { ModelRegistry } from './model-registry.ts';
 import { stateHandlers } from './state-routes.ts';
+import { transferHandlers } from './transfer-handlers.ts';
 
 export interface TrainingRoutesOptions {
   /** After this time a registration that is not done is answered 202; default 20 s. */
@@ -37,6 +38,7 @@ export function registerTrainingRoutes(app: Hono, registry: ModelRegistry, optio
     ...dataHandlers(registry),
     ...checkpointHandlers(registry),
     ...stateHandlers(registry),
+    ...transferHandlers(registry),
     ...serverHandlers(registry),
   };
   registerRoutes(app, apiRoutes, handlers);
@@ -112,37 +114,16 @@ async function settleWithin<T>(work: Promise<T>, timeoutMs: number): Promise<T |
   }
 }
 
-function answerJob(c: Context, job: TrainJob, isWaiting: boolean): Response {
-  const headers = { 'x-art-job-id': job.id };
-  if (!isWaiting) {
-    job.result.catch(() => {}); // told by the job
-    return c.json(job.describe(), 202, headers);
-  }
-  return answerEvents(
-    c,
-    ({ send, end }) => {
-      const unsubscribe = job.subscribe((progress) => send({ event: 'progress', data: progress }));
-      job.result
-        .then(
-          (result) => send({ event: 'result', data: result }),
-          (error: unknown) => {
-            const { body, isInternal } = toHttpError(error);
-            if (isInternal) console.error(error);
-            send({ event: 'error', data: body });
-          },
-        )
-        .finally(end);
-      return unsubscribe;
-    },
-    { headers },
-  );
-}
-
 function jobHandlers(registry: ModelRegistry): Handlers<'listJobs' | 'getJob' | 'followJob' | 'cancelJob'> {
-  const find = (id: string) => {
+  const find = (id: string): FoundJob => {
+    const copy = registry.transfers.get(id);
+    if (copy !== undefined) {
+      return { active: copy, describe: () => copy.describe(), cancel: () => registry.transfers.cancel(id) };
+    }
     for (const run of registry.list()) {
       const job = run.job(id);
-      if (job !== undefined) return { run, job };
+      if (job === undefined) continue;
+      return { active: run.activeJob(id), describe: () => run.job(id) ?? job, cancel: () => run.cancelJob(id) };
     }
     throw refuse(
       404,
@@ -152,33 +133,41 @@ function jobHandlers(registry: ModelRegistry): Handlers<'listJobs' | 'getJob' | 
   };
   return {
     listJobs: async (c, { query }) => {
-      const jobs = registry.list().flatMap((run) => [...run.jobs()]);
-      const isWanted = (job: WireJob): boolean =>
+      const training = registry.list().flatMap((run) => [...run.jobs()]);
+      const copies = registry.transfers.list().map((job) => job.describe());
+      const isWanted = (job: WireAnyJob): boolean =>
         (query.model === undefined || job.model === query.model) &&
         (query.state === undefined || job.state === query.state);
-      return c.json({ jobs: jobs.filter(isWanted) });
+      return c.json({ jobs: [...training, ...copies].filter(isWanted) });
     },
-    getJob: async (c) => c.json(find(pathParam(c, 'id')).job),
+    getJob: async (c) => c.json(find(pathParam(c, 'id')).describe()),
     followJob: async (c) => {
-      const { run, job } = find(pathParam(c, 'id'));
-      const active = run.activeJob(job.id);
+      const { active, describe } = find(pathParam(c, 'id'));
       return answerEvents(c, ({ send, end }) => {
-        send({ event: 'job', data: job });
-        const unsubscribe = active?.subscribe((progress) => send({ event: 'progress', data: progress }));
+        send({ event: 'job', data: describe() });
+        const unsubscribe = active?.subscribe((progress: unknown) => send({ event: 'progress', data: progress }));
         Promise.resolve(active?.result)
           .catch(() => undefined)
-          .then(() => send({ event: 'job', data: run.job(job.id) ?? job }))
+          .then(() => send({ event: 'job', data: describe() }))
           .finally(end);
         return () => unsubscribe?.();
       });
     },
     cancelJob: async (c) => {
-      const { run, job } = find(pathParam(c, 'id'));
-      if (!run.cancelJob(job.id)) {
-        throw refuse(409, 'job_ended', `job ${job.id}: must wait or run to be cancelled, got one that is ${job.state}`);
+      const { describe, cancel } = find(pathParam(c, 'id'));
+      const { id, state } = describe();
+      if (!cancel()) {
+        throw refuse(409, 'job_ended', `job ${id}: must wait or run to be cancelled, got one that is ${state}`);
       }
-      await recordChange(c, { what: 'job.cancel', target: job.id, before: { state: job.state } });
-      return c.json(run.job(job.id) ?? job, 202);
+      await recordChange(c, { what: 'job.cancel', target: id, before: { state } });
+      return c.json(describe(), 202);
     },
   };
+}
+
+/** A job that trains or copies. */
+interface FoundJob {
+  readonly active: AnswerableJob<unknown, unknown> | undefined;
+  readonly describe: () => WireAnyJob;
+  readonly cancel: () => boolean;
 }
