@@ -29,8 +29,8 @@ export interface Judge {
   /** For errors and reports. */
   readonly name: string;
   readonly prices: TokenPrices | null;
-  /** What the cache tells judges apart by: endpoint, model, and for a model in training its step. */
-  identity(): Promise<string>;
+  /** What the cache tells judges apart by: endpoint, model, and for a model in training its step. Null: nothing is cached. */
+  identity(): Promise<string | null>;
   /** Sends one request. Throws ApiError with the status, DataError for an answer outside the protocol, AbortedError at the limit. */
   ask(request: JudgeRequest, options: AskOptions): Promise<JudgeReply>;
 }
@@ -72,7 +72,10 @@ export function createJudge(judgeModel: Exclude<JudgeModel, Judge>, options: Jud
   const limit = pLimit(maxConcurrency);
   if (typeof judgeModel === 'string') {
     const { endpoint, model } = findProvider(judgeModel);
-    return new EndpointJudge(judgeModel, prices, limit, `${endpoint.baseURL} ${model}`, sendTo(endpoint, model));
+    // The newest policy of a model of ours is another one after each step.
+    const isMoving = judgeModel.startsWith('art/') && !model.includes('@');
+    const identity = isMoving ? null : `${endpoint.baseURL} ${model}`;
+    return new EndpointJudge(judgeModel, prices, limit, identity, sendTo(endpoint, model));
   }
   if ('openaiClient' in judgeModel) return judgeOfModel(judgeModel, prices, limit);
   return judgeOfInit(judgeModel, prices, limit);
@@ -124,7 +127,7 @@ class EndpointJudge implements Judge {
   readonly name: string;
   readonly prices: TokenPrices | null;
   readonly #limit: LimitFunction;
-  readonly #identity: string | (() => Promise<string>);
+  readonly #identity: string | null | (() => Promise<string>);
   readonly #send: Send;
   /** What the endpoint is known to take. */
   #form: RequestForm = { structure: 'schema', sendsTemperature: true, tokenField: 'max_tokens' };
@@ -133,7 +136,7 @@ class EndpointJudge implements Judge {
     name: string,
     prices: TokenPrices | null,
     limit: LimitFunction,
-    identity: string | (() => Promise<string>),
+    identity: string | null | (() => Promise<string>),
     send: Send,
   ) {
     this.name = name;
@@ -143,8 +146,8 @@ class EndpointJudge implements Judge {
     this.#send = send;
   }
 
-  async identity(): Promise<string> {
-    return typeof this.#identity === 'string' ? this.#identity : this.#identity();
+  async identity(): Promise<string | null> {
+    return typeof this.#identity === 'function' ? this.#identity() : this.#identity;
   }
 
   ask(request: JudgeRequest, { timeoutMs, signal }: AskOptions): Promise<JudgeReply> {

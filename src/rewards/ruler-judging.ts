@@ -93,12 +93,13 @@ async function judgeInOrder(
 ): Promise<JudgeScore[]> {
   const prompt = buildPrompt({ ...parts, views: order.map((index) => parts.views[index] as TrajectoryView) });
   const { temperature, maxTokens, extraBody, hasExplanations } = settings;
-  const directory = options.cache === false ? null : (options.cache ?? defaultCacheDirectory());
+  const identity = options.cache === false ? null : await judge.identity();
+  const directory = identity === null ? null : options.cache || defaultCacheDirectory();
   let key = '';
   let scores: ReadonlyMap<string, JudgeScore> | null = null;
   if (directory !== null) {
     const asked = { format: 1, prompt, temperature, maxTokens, extraBody, hasExplanations, repeat };
-    key = sha256(canonicalJson({ ...asked, judge: await judge.identity() }));
+    key = sha256(canonicalJson({ ...asked, judge: identity }));
     scores = await readCached(directory, key, prompt.ids);
     health.count(scores === null ? 'cacheMisses' : 'cacheHits');
   }

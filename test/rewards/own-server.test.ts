@@ -1,4 +1,5 @@
 /** RULER with a judge that our own server serves: a random model whose answers are held to the schema while they are sampled. */
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import {
   captureTrajectory,
@@ -77,4 +78,22 @@ test('a judge that is asked inside of a captured agent is no turn of the policy'
   });
   expect(trajectory.allChoices()).toHaveLength(1);
   expect(JSON.stringify(trajectory.messages())).not.toContain('You judge');
+});
+
+test('scores of a model that is trained are cached for its step, and not by its name alone', async () => {
+  const cache = join(folder.folder, 'cache');
+  process.env.ART_URL = url;
+  const count = async (judgeModel: JudgeModel): Promise<number> => {
+    const health = new JudgeHealth();
+    for (let time = 0; time < 2; time++) {
+      await ruler(lists, { judgeModel, explanations: false, maxTokens: 400, cache, health });
+    }
+    return health.report().calls;
+  };
+  try {
+    // The model object at step 0 and `judge@0` are the same policy.
+    expect([await count(judge), await count('art/judge@0'), await count('art/judge')]).toEqual([1, 0, 2]);
+  } finally {
+    delete process.env.ART_URL;
+  }
 });
