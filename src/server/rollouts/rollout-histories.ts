@@ -60,11 +60,17 @@ function tipOf({ record }: StoredCompletion): readonly number[] {
   return [...record.promptIds, ...record.tokenIds];
 }
 
-/** Messages and choices of one history, each message once. */
-export function historyEntries(turns: readonly StoredCompletion[]): WireTrajectory['entries'] {
-  return placeTurns(turns).map(({ message, turn }) =>
+/** A history as `train` takes it: messages and choices, each once, and its tools. `turns`: all of the rollout. */
+function wireHistory(
+  history: readonly StoredCompletion[],
+  turns: readonly StoredCompletion[],
+): Pick<WireTrajectory, 'entries' | 'tools'> {
+  const entries = placeTurns(history).map(({ message, turn }) =>
     turn === null ? { message } : { message, choice: referTo(turn.record) },
   );
+  const [first] = history;
+  const tools = first === undefined ? null : toolsOf(first, turns);
+  return { entries, ...(tools !== null && { tools }) };
 }
 
 /** All that a client is told of a history. `turns`: all of the rollout. */
@@ -208,8 +214,10 @@ function toTrajectory(rollout: Rollout, book: RolloutBook, where: string): WireT
       where,
     );
   }
+  const [main = { entries: [] }, ...others] = splitHistories(turns).map((history) => wireHistory(history, turns));
   return {
-    entries: splitHistories(turns).flatMap(historyEntries),
+    ...main,
+    ...(others.length > 0 && { additional_histories: others }),
     reward: outcome.reward,
     metrics: { ...outcome.metrics },
     metadata: { ...outcome.metadata },

@@ -110,6 +110,14 @@ const train = (key: string, groups: unknown, fields: object = {}): Promise<Answe
   call('POST', '/api/models/agent/train', { idempotency_key: key, groups, options: {}, ...fields });
 const history = async () => (await call('GET', '/api/models/agent/history')).json.rows;
 
+const lookTool = {
+  type: 'function',
+  function: { name: 'look', description: 'Looks', parameters: { type: 'object', properties: {} } },
+};
+
+const histories = async (id: string): Promise<{ entries: { completion_tokens?: number }[] }[]> =>
+  (await call('GET', `/api/rollouts/${id}`)).json.histories;
+
 test('calls by header and by path are one rollout; turns that extend one another are one history, a sub-agent has its own', async () => {
   const body = { model: 'agent', messages: [user('plan')] };
   const first = await call('POST', '/v1/chat/completions', body, { 'x-art-rollout': 'r-1' });
@@ -191,6 +199,21 @@ test('rollouts are trained by id or by group, each once: another time they are r
   expect(await history()).toHaveLength(2);
 });
 
+test('all histories of a rollout are trained, each turn once', async () => {
+  const messages = await say('r0', [user('plan')], { tools: [lookTool] });
+  await say('r0', [user('sub-agent')]);
+  await say('r0', [...messages, user('go on')], { tools: [lookTool] });
+  expect((await call('POST', '/api/rollouts/r0/reward', { reward: 1 })).status).toBe(200);
+  await finished('r1', 0);
+  const { json } = await train('k', [{ rollouts: ['r0', 'r1'] }]);
+  const tokens = [...(await histories('r0')), ...(await histories('r1'))].flatMap(({ entries }) => entries);
+  const sampled = tokens.reduce((sum, entry) => sum + (entry.completion_tokens ?? 0), 0);
+  expect(json.metrics).toMatchObject({
+    'data/step_num_additional_histories': 1,
+    'data/step_trainable_assistant_tokens': sampled,
+  });
+});
+
 test('finished rollouts, and open ones, are there after a restart, and are trained from the disk', async () => {
   await finished('r0', 1);
   await finished('r1', 0);
@@ -229,11 +252,6 @@ test('rollouts that nobody ends are given up: when they are silent for too long,
   expect(late).toMatchObject({ status: 409, json: { error: { code: 'rollout_expired' } } });
   expect(server.registry.get('agent').model.completions.rollouts.counts).toEqual({ open: 0, expired: 3 });
 });
-
-const lookTool = {
-  type: 'function',
-  function: { name: 'look', description: 'Looks', parameters: { type: 'object', properties: {} } },
-};
 
 test('capture hands the turns to a client: tools, steps and ends of each; then no call, reward or training by id is taken', async () => {
   const messages = await say('r', [user('plan')], { tools: [lookTool] });
