@@ -9,7 +9,7 @@ import type { Backend, InferenceEndpoint, TrainResult } from './backend.ts';
 import type { CallOptions } from './call.ts';
 import { addCaptureServer, captureFetch } from './capture-scope.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
-import { type Loggable, toGroups } from './encode.ts';
+import { encodeLogGroups, type Loggable, toGroups } from './encode.ts';
 import type { MetricOptions, MetricPoint } from './metric-calls.ts';
 import { ModelTrackers } from './model-trackers.ts';
 import type { SftCallOptions, SftExample, SftOptions } from './sft.ts';
@@ -82,6 +82,7 @@ export class Model implements ChatModel {
         `model ${this.name}: log needs a tracker (trackers: [...]); only a TrainableModel has a history`,
       );
     }
+    encodeLogGroups(entries); // refuses what a TrainableModel's log refuses
     const { split = 'val', metrics = {}, step = 0 } = options;
     this.trackers.logRow({ step, split, metrics: metricsOfLog(split, entries, metrics), groups: toGroups(entries) });
   }

@@ -8,8 +8,11 @@ import {
   type TrajectoryGroup,
 } from '../core/trajectory.ts';
 
-/** One message. `policyStep` is the step that sampled it; null for what the agent sent. */
+/** One message. */
 export interface TrackedMessage {
+  /** Whether a model sampled it; else the agent sent it. */
+  readonly isSampled: boolean;
+  /** The step that sampled it; null for what the agent sent, and for models without steps. */
   readonly policyStep: number | null;
   readonly message: Readonly<Record<string, unknown>>;
 }
@@ -76,8 +79,8 @@ function trackHistory({ messagesAndChoices, tools }: History): TrackedHistory {
 }
 
 function trackMessage(entry: ChatMessage | ChatChoice): TrackedMessage {
-  if (!isChoice(entry)) return { policyStep: null, message: copy(entry) };
-  return { policyStep: entry.art?.policy_step ?? 0, message: copy({ ...entry.message }) };
+  if (!isChoice(entry)) return { isSampled: false, policyStep: null, message: copy(entry) };
+  return { isSampled: true, policyStep: entry.art?.policy_step ?? null, message: copy({ ...entry.message }) };
 }
 
 function toNumbers(metrics: Readonly<Record<string, number | boolean>>): Record<string, number> {

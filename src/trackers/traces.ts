@@ -11,7 +11,7 @@ type Message = Readonly<Record<string, unknown>>;
 export interface TracedTurn {
   /** 64 hexadecimal digits. */
   readonly id: string;
-  /** The policy, as in `agent-001@3`. */
+  /** The policy, as in `agent-001@3`; of a model without steps its name. */
   readonly model: string;
   /** The whole conversation before the turn. */
   readonly before: readonly Message[];
@@ -87,10 +87,15 @@ export function toJsonNumber(value: number): number | string {
 function traceTurns(name: string, id: string, { messages, tools }: TrackedHistory): TracedTurn[] {
   const turns: TracedTurn[] = [];
   let begin = 0;
-  for (const [end, { policyStep, message }] of messages.entries()) {
-    if (policyStep === null) continue;
+  for (const [end, { isSampled, policyStep, message }] of messages.entries()) {
+    if (!isSampled) continue;
     const before = messages.slice(0, end).map((entry) => entry.message);
-    const turn = { id: deriveId(id, end), model: `${name}@${policyStep}`, before, input: before.slice(begin) };
+    const turn = {
+      id: deriveId(id, end),
+      model: policyStep === null ? name : `${name}@${policyStep}`,
+      before,
+      input: before.slice(begin),
+    };
     turns.push({ ...turn, output: message, tools });
     begin = end + 1;
   }

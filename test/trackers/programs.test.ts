@@ -6,7 +6,9 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { Trajectory, TrajectoryGroup } from '../../src/core/trajectory.ts';
 import { ModelTrackers } from '../../src/sdk/model-trackers.ts';
 import { mlflowTracker } from '../../src/trackers/mlflow.ts';
+import { otelTracker } from '../../src/trackers/otel.ts';
 import { tensorBoardTracker } from '../../src/trackers/tensorboard.ts';
+import { startLocalServer } from './local-server.ts';
 import { python, runPython, startMlflow } from './python.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'art-tracker-programs-'));
@@ -29,6 +31,31 @@ events = EventAccumulator(sys.argv[1]).Reload()
 scalars = {tag: [[e.step, str(e.value)] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 texts = {tag: [e.tensor_proto.string_val[0].decode() for e in events.Tensors(tag)] for tag in events.Tags()["tensors"]}
 print(json.dumps({"scalars": scalars, "texts": texts}))
+`;
+
+const parseOtlp = `
+import base64, json, sys
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+def to_base64(value):
+    # OTLP's JSON has ids in hexadecimal where protobuf's own has base64.
+    if isinstance(value, list): return [to_base64(item) for item in value]
+    if not isinstance(value, dict): return value
+    ids = ("traceId", "spanId", "parentSpanId")
+    return {k: base64.b64encode(bytes.fromhex(v)).decode() if k in ids else to_base64(v) for k, v in value.items()}
+gauges, spans = {}, []
+for body in json.loads(sys.argv[1]):
+    for resource in ParseDict(body, ExportMetricsServiceRequest()).resource_metrics:
+        for metric in (m for scope in resource.scope_metrics for m in scope.metrics):
+            gauges.setdefault(metric.name, []).extend([p.time_unix_nano, p.as_double] for p in metric.gauge.data_points)
+for body in json.loads(sys.argv[2]):
+    for resource in ParseDict(to_base64(body), ExportTraceServiceRequest()).resource_spans:
+        for span in (s for scope in resource.scope_spans for s in scope.spans):
+            values = [{a.key: a.value for a in event.attributes} for event in span.events]
+            events = [[v["gen_ai.evaluation.name"].string_value, v["gen_ai.evaluation.score.value"].double_value] for v in values]
+            spans.append({"name": span.name, "parent": span.parent_span_id.hex(), "events": events})
+print(json.dumps({"gauges": gauges, "spans": spans}))
 `;
 
 const readMlflow = `
@@ -67,6 +94,35 @@ describe.skipIf(python === undefined)('programs (npm run test:trackers)', () => 
       [3, '0.75'],
     ]);
     expect(JSON.parse(found.texts.config![0]!)).toEqual(config);
+  });
+
+  test("OpenTelemetry's own definitions parse what is sent, field by field", async () => {
+    await using server = await startLocalServer(() => ({ body: {} }));
+    const tracker = otelTracker({ endpoint: server.url, texts: true, onWarning: () => {} });
+    const trackers = new ModelTrackers([tracker], run, config);
+    const trajectory = new Trajectory({
+      messagesAndChoices: [
+        { role: 'user', content: 'Hello' },
+        { index: 0, finish_reason: 'stop', message: { role: 'assistant', content: 'Hi' } },
+      ],
+      reward: 0.5,
+    });
+    logRun(trackers, 1);
+    trackers.logRow({ step: 1, split: 'train', metrics: {}, groups: [new TrajectoryGroup([trajectory])] });
+    await trackers.close();
+    const bodies = (path: string): string =>
+      JSON.stringify(server.requests.filter((request) => request.path === path).map(({ body }) => body));
+    const found = (await runPython(parseOtlp, bodies('/v1/metrics'), bodies('/v1/traces'))) as {
+      gauges: Record<string, [number, number][]>;
+      spans: { name: string; parent: string; events: [string, number][] }[];
+    };
+    expect(found.gauges['train/reward']?.map(([, value]) => value)).toEqual([0.25, 0.5, 0.75]);
+    expect(found.gauges.training_step?.map(([, value]) => value)).toEqual([1, 2, 3, 0]);
+    expect(Object.keys(found.gauges)).not.toContain('loss/kl');
+    expect(found.spans).toEqual([
+      { name: 'invoke_agent agent-1', parent: '', events: [['reward', 0.5]] },
+      { name: 'chat agent-1', parent: expect.stringMatching(/^[0-9a-f]{16}$/), events: [] },
+    ]);
   });
 
   test('MLflow keeps one run over a restart, its parameters, and every row once', { timeout: 240_000 }, async () => {
