@@ -1,0 +1,96 @@
+/** Types of the public entries, as a user's compiler sees them. Checked by `tsc`; nothing happens when it runs. */
+
+import {
+  type Backend,
+  type CaptureContext,
+  type ChatChoice,
+  type ChatModel,
+  captureTrajectory,
+  exactMatch,
+  type GatherProgress,
+  gatherTrajectories,
+  gatherTrajectoryGroups,
+  iterateDataset,
+  type LocalBackend,
+  limitConcurrency,
+  type Model,
+  type PendingGroup,
+  type RemoteBackend,
+  type Reward,
+  retry,
+  rulerScoreGroup,
+  TrainableModel,
+  type TrainOptions,
+  type TrainResult,
+  Trajectory,
+  type TrajectoryGroup,
+  trajectoryGroup,
+} from 'agent-reinforcement-trainer';
+import type { Environment } from 'agent-reinforcement-trainer/environments';
+import type { McpScenario } from 'agent-reinforcement-trainer/mcp';
+import { type Row, toTrajectoryGroups } from 'agent-reinforcement-trainer/parquet';
+import type OpenAI from 'openai';
+import { expectTypeOf, test } from 'vitest';
+
+test('models and backends', () => {
+  expectTypeOf<TrainableModel>().toExtend<ChatModel>();
+  expectTypeOf<Model>().toExtend<ChatModel>();
+  expectTypeOf<LocalBackend>().toExtend<Backend & AsyncDisposable>();
+  expectTypeOf<RemoteBackend>().toExtend<Backend>();
+  expectTypeOf<ReturnType<TrainableModel['openaiClient']>>().toEqualTypeOf<OpenAI>();
+  expectTypeOf<Backend['train']>().returns.resolves.toEqualTypeOf<TrainResult>();
+  expectTypeOf<TrainResult['metrics']>().toEqualTypeOf<Readonly<Record<string, number>>>();
+});
+
+test('options are exact', () => {
+  expectTypeOf<NonNullable<TrainOptions['learningRate']>>().toEqualTypeOf<number>();
+  expectTypeOf<NonNullable<TrainOptions['loss']>>().toEqualTypeOf<
+    'cispo' | 'ppo' | 'grpo' | 'dapo' | 'drGrpo' | 'bnpo' | 'gspo' | 'importanceSampling'
+  >();
+  // @ts-expect-error an unknown option does not compile
+  ({ lr: 1 }) satisfies TrainOptions;
+  // @ts-expect-error nor does one of a nested object
+  ({ adam: { beta: 1 } }) satisfies TrainOptions;
+  // @ts-expect-error nor a loss that does not exist
+  ({ loss: 'grp' }) satisfies TrainOptions;
+  // @ts-expect-error a model needs its base
+  new TrainableModel({ name: 'a', project: 'b' });
+});
+
+test('trajectories', () => {
+  expectTypeOf<Trajectory['metrics']>().toEqualTypeOf<Record<string, number | boolean>>();
+  expectTypeOf<ReturnType<Trajectory['allChoices']>>().toEqualTypeOf<ChatChoice[]>();
+  expectTypeOf<TrajectoryGroup>().toExtend<Iterable<Trajectory>>();
+  class Answered extends Trajectory {
+    answer = '';
+  }
+  expectTypeOf<Answered>().toExtend<Trajectory>();
+  // A choice of the official client is one of ours.
+  expectTypeOf<OpenAI.ChatCompletion.Choice>().toExtend<ChatChoice>();
+});
+
+test('gathering', () => {
+  expectTypeOf(trajectoryGroup).returns.toEqualTypeOf<PendingGroup>();
+  expectTypeOf(gatherTrajectoryGroups).returns.resolves.toEqualTypeOf<TrajectoryGroup[]>();
+  expectTypeOf(gatherTrajectories).returns.resolves.toEqualTypeOf<Trajectory[]>();
+  expectTypeOf<GatherProgress>().toHaveProperty('exceptions');
+  const add = async (a: number, b: string): Promise<boolean> => a === Number(b);
+  expectTypeOf(retry(add)).parameters.toEqualTypeOf<[number, string]>();
+  expectTypeOf(retry(add)).returns.resolves.toEqualTypeOf<boolean>();
+  expectTypeOf(limitConcurrency(add, 2)).parameters.toEqualTypeOf<[number, string]>();
+  for (const batch of iterateDataset([{ a: 1 }])) expectTypeOf(batch.items).toExtend<readonly { a: number }[]>();
+});
+
+test('capture keeps the type of what the agent returns', () => {
+  const run = () => captureTrajectory(async ({ signal }) => ({ answer: 5, signal }));
+  expectTypeOf<Awaited<ReturnType<typeof run>>['output']>().toEqualTypeOf<{ answer: number; signal: AbortSignal }>();
+  expectTypeOf<CaptureContext['fetch']>().toEqualTypeOf<typeof globalThis.fetch>();
+});
+
+test('rewards and data', () => {
+  expectTypeOf(exactMatch).returns.toExtend<Reward<never>>();
+  expectTypeOf<Awaited<ReturnType<typeof rulerScoreGroup>>>().toExtend<TrajectoryGroup | null>();
+  expectTypeOf(toTrajectoryGroups).parameter(0).toEqualTypeOf<readonly Row[]>();
+  expectTypeOf<McpScenario['difficulty']>().toEqualTypeOf<1 | 2 | 3 | 4 | 5>();
+  expectTypeOf<Environment['reset']>().returns.resolves.toHaveProperty('done');
+});
