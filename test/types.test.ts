@@ -18,7 +18,7 @@ import {
   type RemoteBackend,
   type Reward,
   retry,
-  rulerScoreGroup,
+  type rulerScoreGroup,
   TrainableModel,
   type TrainOptions,
   type TrainResult,
