@@ -108,6 +108,6 @@ function nothingTrainable(step: number, { counts }: TrainingBatch, maxPositions:
   return (
     `step ${step}: nothing to train on, so the weights stay as they are: of ${counts.groups} groups, ` +
     `${counts.zeroVarianceGroups} have equal rewards throughout or fewer than two trajectories; ` +
-    `${counts.droppedTrajectories} trajectories exceed the context of ${maxPositions} tokens`
+    `${counts.droppedTrajectories} trajectories exceed the context of ${maxPositions} tokens, ${counts.maskedTrajectories} were cut short`
   );
 }
