@@ -57,21 +57,16 @@ async function train(name: string, options: TrainOptions) {
   return await backend.train(model, [stale], all);
 }
 
-const perPart = { lengthNormalization: 'part' } as const;
 const kl = { weight: 0.2, form: 'loss' } as const;
 const masked = { importanceMask: [0.5, 2], sequenceMask: [0.7, 1.5] } as const;
 const cases: readonly (readonly [string, TrainOptions, readonly string[]])[] = [
   ['cispo', {}, []],
   ['ppo', { entropyBonus: 0.01 }, []],
-  ['grpo', perPart, []],
+  ['grpo', {}, []],
   ['dapo', { importanceCap: 1.05 }, ['loss/capped_token_fraction']],
-  ['drGrpo', perPart, []],
+  ['drGrpo', { maxCompletionTokens: 16 }, []],
   ['bnpo', masked, ['loss/masked_token_fraction', 'loss/masked_trajectory_fraction']],
-  [
-    'gspo',
-    { ...perPart, klPenalty: { ...kl, reference: { stepsBack: 1 } } },
-    ['loss/kl_policy_ref', 'loss/kl_penalty'],
-  ],
+  ['gspo', { klPenalty: { ...kl, reference: { stepsBack: 1 } } }, ['loss/kl_policy_ref', 'loss/kl_penalty']],
   ['importanceSampling', { klPenalty: { ...kl, reference: 'base', form: 'advantage' } }, ['loss/kl_policy_ref']],
 ];
 
