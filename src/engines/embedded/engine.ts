@@ -9,7 +9,7 @@ import { openModel } from '../../formats/model-source.ts';
 import type { Engine, SampleEvent, SampleRequest } from '../engine.ts';
 import { readAvailableMemory } from './available-memory.ts';
 import { fitMemory } from './memory-estimate.ts';
-import { checkOptionNames, checkRolloutPrecision, type EmbeddedEngineOptions } from './options.ts';
+import { checkOptionNames, checkRolloutPrecision, checkServedPolicies, type EmbeddedEngineOptions } from './options.ts';
 import {
   type Call,
   type CallMap,
@@ -58,6 +58,7 @@ async function withFittingCache(options: EmbeddedEngineOptions): Promise<Embedde
 export async function createEmbeddedEngine(options: EmbeddedEngineOptions, signal?: AbortSignal): Promise<Engine> {
   checkOptionNames(options);
   checkRolloutPrecision(options);
+  checkServedPolicies(options);
   const started = options.isMemoryChecked === false ? options : await withFittingCache(options);
   const stopped = (): AbortedError =>
     new AbortedError('engine: was stopped while it started', { cause: signal?.reason });

@@ -45,6 +45,8 @@ export interface EmbeddedEngineOptions {
    * model, so the limit must be longer than the slowest.
    */
   readonly hangLimitMs?: number;
+  /** The newest policies that stay servable by their step, from 2; default 2. Each has the memory of what is trained. */
+  readonly servedPolicies?: number;
 }
 
 const optionNames: { readonly [K in keyof Required<EmbeddedEngineOptions>]: true } = {
@@ -61,11 +63,18 @@ const optionNames: { readonly [K in keyof Required<EmbeddedEngineOptions>]: true
   isMemoryChecked: true,
   callTimeoutMs: true,
   hangLimitMs: true,
+  servedPolicies: true,
 };
 
 /** Throws ConfigError naming options that there are not. */
 export function checkOptionNames(options: EmbeddedEngineOptions): void {
   refuseUnknownKeys('engine', options, Object.keys(optionNames));
+}
+
+/** 2 if none is given. Throws ConfigError on less: a step is proven while the one before is still in use. */
+export function checkServedPolicies({ servedPolicies = 2 }: Pick<EmbeddedEngineOptions, 'servedPolicies'>): number {
+  if (Number.isSafeInteger(servedPolicies) && servedPolicies >= 2) return servedPolicies;
+  throw new ConfigError(`servedPolicies: must be an integer from 2, got ${servedPolicies}`);
 }
 
 const precisions: readonly Precision[] = ['float32', 'int8'];

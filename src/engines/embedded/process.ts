@@ -23,7 +23,7 @@ import { checkSampleRequest, checkTokenIds } from '../check-request.ts';
 import type { EngineInfo, LogprobsRequest, SampleEvent, SampleRequest } from '../engine.ts';
 import { bakedWeights } from './baked-weights.ts';
 import { DEFAULT_CACHE_TOKENS } from './memory-estimate.ts';
-import { checkRolloutPrecision, type EmbeddedEngineOptions } from './options.ts';
+import { checkRolloutPrecision, checkServedPolicies, type EmbeddedEngineOptions } from './options.ts';
 import {
   type Call,
   type FromEngine,
@@ -41,8 +41,6 @@ const MAX_PREFILL_TOKENS = 512;
 const PROGRESS_INTERVAL_MS = 500;
 /** Up to this many parameters one thread samples as fast as two, measured at 0.8 million; at 3.4 million two are 1.6 times as fast. */
 const ONE_THREAD_PARAMETERS = 2_000_000;
-/** Policies that stay servable although nothing uses them at the moment. */
-const KEPT_POLICIES = 2;
 
 /** The trainer's thread behind promises. */
 class TrainerThread {
@@ -90,6 +88,7 @@ class EngineProcess {
   #isLooping = false;
   #hasWork = false;
   #newestStep = 0;
+  readonly #servedPolicies: number;
 
   private constructor(
     config: DecoderConfig,
@@ -99,6 +98,7 @@ class EngineProcess {
     options: EmbeddedEngineOptions,
   ) {
     this.#base = base;
+    this.#servedPolicies = checkServedPolicies(options);
     this.#config = config;
     this.#tokenizer = tokenizer;
     this.#scheduler = scheduler;
@@ -214,7 +214,7 @@ class EngineProcess {
     const trained = (await this.#trainer.call({ name: 'snapshot', request: null })) as ReadonlyMap<string, Parameter>;
     const feeds: PolicyFeeds = { ...this.#base, ...toFeeds(trained) };
     await this.#between(async () => {
-      this.#scheduler.publish(step, feeds, KEPT_POLICIES);
+      this.#scheduler.publish(step, feeds, this.#servedPolicies);
       this.#newestStep = step;
       return true;
     });
