@@ -6,6 +6,7 @@ import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { handleWrite, type Writes } from './hub-writes.ts';
 
 export interface HubRepo {
   readonly files: Readonly<Record<string, Uint8Array | string>>;
@@ -46,6 +47,7 @@ export interface HubServer {
   readonly requests: HubRequest[];
   faults: Faults;
   readonly repos: Map<string, HubRepo>;
+  readonly writes: Writes;
   readonly commitOf: (repo: string) => string;
   readonly close: () => Promise<void>;
 }
@@ -56,6 +58,7 @@ export const validToken = 'hf_validTokenOfTheTest';
 /** Two origins, as the hub has: one that knows repositories, and one that holds large files and must never see a token. */
 export async function startHub(repos: Readonly<Record<string, HubRepo>>): Promise<HubServer> {
   const state = { repos: new Map(Object.entries(repos)), requests: [] as HubRequest[], faults: {} as Faults };
+  const writes: Writes = { repos: state.repos, objects: new Map(), failingUploads: 0 };
   const storage = createServer((request, response) => {
     record(state.requests, 'storage', request);
     const [repo = '', path = ''] = decodeURIComponent(pathOf(request).slice(1)).split('|');
@@ -65,6 +68,16 @@ export async function startHub(repos: Readonly<Record<string, HubRepo>>): Promis
   const storageUrl = await listen(storage);
   const hub = createServer((request, response) => {
     record(state.requests, 'hub', request);
+    const isWrite = request.method === 'POST' || request.method === 'PUT';
+    if (
+      isWrite &&
+      (pathOf(request).startsWith('/upload/') || request.headers.authorization === `Bearer ${validToken}`)
+    ) {
+      void handleWrite(request, response, writes, `http://${request.headers.host}`).then((isKnown) => {
+        if (!isKnown) sendError(response, 404, 'RepoNotFound', 'Repository not found');
+      });
+      return;
+    }
     handle(request, response, state, storageUrl, `http://${request.headers.host}`);
   });
   const endpoint = await listen(hub);
@@ -72,6 +85,7 @@ export async function startHub(repos: Readonly<Record<string, HubRepo>>): Promis
     endpoint,
     requests: state.requests,
     repos: state.repos,
+    writes,
     get faults() {
       return state.faults;
     },
