@@ -1,5 +1,6 @@
 /** Public entry `agent-reinforcement-trainer`: what a user of the SDK needs, and `LocalBackend`, which runs everything on this computer. */
 export type { AdvantageKind } from './core/advantage.ts';
+export { type DistillConfig, defaultDistillConfig } from './core/distill-config.ts';
 export {
   AbortedError,
   ApiError,
@@ -117,6 +118,13 @@ export type {
   DeletedCheckpoints,
   KeepCheckpoints,
 } from './sdk/checkpoints.ts';
+export type { DistillCallOptions, DistillOptions, DistillTeacher } from './sdk/distill.ts';
+export {
+  type DistillSamplesOptions,
+  type DistillSamplesResult,
+  distillFromSamples,
+  type SamplePrompt,
+} from './sdk/distill-samples.ts';
 export {
   gatherInformativeGroups,
   type InformativeGroups,

@@ -99,6 +99,15 @@ export interface Datum {
   readonly referenceLogprobs?: readonly number[];
   /** Mean of training − sampling over all action tokens of the trajectory, at the weights being trained; read by `gspo`. */
   readonly sequenceLogRatio?: number;
+  /** Read by `forwardKlTopK` and `reverseKlTopK`. */
+  readonly teacher?: TeacherTokens;
+}
+
+/** A teacher's best tokens in place of each token, of length T: as many for each action token as for any other, none elsewhere. */
+export interface TeacherTokens {
+  readonly tokenIds: readonly (readonly number[])[];
+  /** At the token's temperature. */
+  readonly logprobs: readonly (readonly number[])[];
 }
 
 /** What every policy loss may add. 0, the default: not computed. */
@@ -115,11 +124,17 @@ interface ClipRange {
   readonly clipHigh: number;
 }
 
-/** Ratios are to `samplingLogprobs`. Every loss is a sum over action tokens with weights w = `tokenWeights` × `scale`. */
-export type LossConfig =
+/** Those that read advantages, and to which terms may be added. */
+export type PolicyLoss =
   | ({ readonly name: 'cispo' | 'ppo' | 'gspo' } & ClipRange & PolicyTerms)
-  | ({ readonly name: 'importanceSampling' } & PolicyTerms)
-  | { readonly name: 'crossEntropy' };
+  | ({ readonly name: 'importanceSampling' } & PolicyTerms);
+
+export function isPolicyLoss(loss: LossConfig): loss is PolicyLoss {
+  return !['crossEntropy', 'forwardKlTopK', 'reverseKlTopK'].includes(loss.name);
+}
+
+/** Ratios are to `samplingLogprobs`. Every loss is a sum over action tokens with weights w = `tokenWeights` × `scale`. */
+export type LossConfig = PolicyLoss | { readonly name: 'crossEntropy' | 'forwardKlTopK' | 'reverseKlTopK' };
 
 export interface ForwardBackwardRequest {
   readonly data: readonly Datum[];

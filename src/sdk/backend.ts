@@ -13,6 +13,7 @@ import type {
 import type { RunState } from '../wire/state.ts';
 import type { CallOptions } from './call.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
+import type { DistillCallOptions, DistillOptions } from './distill.ts';
 import type { Loggable } from './encode.ts';
 import type { FollowOptions, JobFilter } from './jobs.ts';
 import type { MetricOptions, MetricPoint } from './metric-calls.ts';
@@ -89,6 +90,13 @@ export interface Backend {
     examples: readonly SftExample[],
     options?: SftOptions,
     call?: SftCallOptions,
+  ): Promise<TrainResult>;
+  /** Moves the policy towards a teacher on what the policy sampled; rewards are not read. */
+  distill(
+    model: TrainableModel,
+    groups: readonly TrajectoryGroup[],
+    options: DistillOptions,
+    call?: DistillCallOptions,
   ): Promise<TrainResult>;
   getStep(model: TrainableModel, options?: CallOptions): Promise<number>;
   log(model: TrainableModel, entries: Loggable, options?: LogOptions): Promise<void>;

@@ -25,7 +25,7 @@ export function toGroups(entries: Loggable): readonly TrajectoryGroup[] {
 }
 
 /** Groups for training: every choice must come from our server. Throws DataError that names the group and the trajectory. */
-export function encodeTrainGroups(groups: readonly TrajectoryGroup[]): WireGroup[] {
+export function encodeTrainGroups(groups: readonly TrajectoryGroup[], needsReward = true): WireGroup[] {
   return groups.map((group, index) => {
     if (!(group instanceof TrajectoryGroup)) {
       throw new DataError(`train: groups must be TrajectoryGroup objects, got ${describe(group)} at ${index}`);
@@ -43,7 +43,7 @@ export function encodeTrainGroups(groups: readonly TrajectoryGroup[]): WireGroup
           `${where}: every choice must be sampled from the model in training, got one without \`art\` (another endpoint's?)`,
         );
       }
-      if (!trajectory.isRewardSet) {
+      if (needsReward && !trajectory.isRewardSet) {
         throw new DataError(`${where}: reward must be set, if only to 0; assign trajectory.reward`);
       }
       return encodeTrajectory(trajectory, where);

@@ -1,5 +1,6 @@
 /** Backends that speak to a server over HTTP: each method of `Backend` once, wherever the server is. Layer 5. */
 import { randomUUID } from 'node:crypto';
+import { defaultDistillConfig } from '../core/distill-config.ts';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import { defaultSftConfig } from '../core/sft-config.ts';
@@ -46,6 +47,7 @@ import {
   type DeleteCheckpointsOptions,
   type DeletedCheckpoints,
 } from './checkpoints.ts';
+import { callDistill, type DistillCallOptions, type DistillOptions, encodeDistillOptions } from './distill.ts';
 import { encodeLogGroups, encodeTrainGroups, type Loggable, toGroups } from './encode.ts';
 import { callCancelJob, callFollowJob, callJob, callListJobs, type FollowOptions, type JobFilter } from './jobs.ts';
 import { callListModels, callMetric, callMetricNames, type MetricOptions, type MetricPoint } from './metric-calls.ts';
@@ -117,6 +119,20 @@ export abstract class HttpBackend implements Backend {
     model.trackers.noteOptions('sft', { ...defaultSftConfig, ...options });
     const result = fromTrainResult(await callSft(this.#api, model.name, request, call));
     model.trackers.logRow({ step: result.step, split: 'sft', metrics: result.metrics, groups: [] });
+    return result;
+  }
+
+  async distill(
+    model: TrainableModel,
+    groups: readonly TrajectoryGroup[],
+    options: DistillOptions,
+    { idempotencyKey = randomUUID(), ...call }: DistillCallOptions = {},
+  ): Promise<TrainResult> {
+    const settings = encodeDistillOptions(model, options);
+    const request = { idempotency_key: idempotencyKey, ...settings, groups: encodeTrainGroups(groups, false) };
+    model.trackers.noteOptions('distill', { ...defaultDistillConfig, ...options, teacher: settings.teacher });
+    const result = fromTrainResult(await callDistill(this.#api, model.name, request, call));
+    model.trackers.logRow({ step: result.step, split: 'distill', metrics: result.metrics, groups });
     return result;
   }
 

@@ -2,6 +2,7 @@
 import OpenAI from 'openai';
 import { ConfigError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import type { TrajectoryGroup } from '../core/trajectory.ts';
 import { addMetrics, qualifyMetrics, trajectoryMetrics } from '../core/trajectory-metrics.ts';
 import type { Checkpoint, CopyResult, Removed } from '../wire/checkpoint-names.ts';
 import type { RunState } from '../wire/state.ts';
@@ -9,6 +10,7 @@ import type { Backend, InferenceEndpoint, TrainResult } from './backend.ts';
 import type { CallOptions } from './call.ts';
 import { addCaptureServer, captureFetch } from './capture-scope.ts';
 import type { CheckpointRange, ConfirmOptions, DeleteCheckpointsOptions, DeletedCheckpoints } from './checkpoints.ts';
+import type { DistillCallOptions, DistillOptions } from './distill.ts';
 import { encodeLogGroups, type Loggable, toGroups } from './encode.ts';
 import type { MetricOptions, MetricPoint } from './metric-calls.ts';
 import { ModelTrackers } from './model-trackers.ts';
@@ -218,6 +220,15 @@ export class TrainableModel implements ChatModel {
     call: SftCallOptions = {},
   ): Promise<TrainResult> {
     return this.backend().trainSft(this, examples, options, call);
+  }
+
+  /** Moves the policy towards a teacher on what the policy sampled (on-policy distillation); rewards are not read. */
+  async distill(
+    groups: readonly TrajectoryGroup[],
+    options: DistillOptions,
+    call: DistillCallOptions = {},
+  ): Promise<TrainResult> {
+    return this.backend().distill(this, groups, options, call);
   }
 
   /** Newest policy step: the number of finished `train` calls, of earlier processes too. */

@@ -52,7 +52,25 @@ function sequenceLogRatio(logprobs: readonly number[], row: number): number {
   return own.reduce((sum, i) => sum + logprobs[i]! - sampling[i]!, 0) / own.length;
 }
 
-const objectives: Readonly<Record<string, (logprobs: readonly number[]) => number>> = {
+/** A teacher's three best of five tokens; without a tail in row 2. */
+const teacherIds = rows.map((i) => [i % VOCAB, (i + 2) % VOCAB, (i + 3) % VOCAB]);
+const teacherProbabilities = rows.map((i) => (i === 2 ? [0.5, 0.3, 0.2] : [0.5, 0.2, 0.1]));
+
+/** KL over the three and the tail; `from` and `to` of a row's four probabilities. */
+function divergence(rows_V: readonly number[][], isForward: boolean): number {
+  const withTail = (best: readonly number[]): number[] => [
+    ...best,
+    Math.max(1e-6, 1 - best.reduce((sum, value) => sum + value, 0)),
+  ];
+  return weightedSum((i) => {
+    const policy = withTail(teacherIds[i]!.map((id) => Math.exp(rows_V[i]![id]!)));
+    const teacher = withTail(teacherProbabilities[i]!);
+    const [from, to] = isForward ? [teacher, policy] : [policy, teacher];
+    return from.reduce((sum, p, k) => sum + p * Math.log(p / to[k]!), 0);
+  });
+}
+
+const objectives: Readonly<Record<string, (logprobs: readonly number[], rows_V: readonly number[][]) => number>> = {
   cispo: (logprobs) =>
     weightedSum(
       (i) => -clip(Math.exp(logRatios[i]!), settings.clipLow, settings.clipHigh) * advantages[i]! * logprobs[i]!,
@@ -61,6 +79,8 @@ const objectives: Readonly<Record<string, (logprobs: readonly number[]) => numbe
   gspo: (logprobs) => weightedSum((i) => -surrogate(Math.exp(sequenceLogRatio(logprobs, i)), advantages[i]!)),
   importanceSampling: (logprobs) => weightedSum((i) => -Math.exp(logprobs[i]! - sampling[i]!) * advantages[i]!),
   crossEntropy: (logprobs) => weightedSum((i) => -logprobs[i]!),
+  forwardKlTopK: (_, distribution) => divergence(distribution, true),
+  reverseKlTopK: (_, distribution) => divergence(distribution, false),
 };
 const termObjectives: Readonly<Record<string, (logprobs: readonly number[], rows_V: readonly number[][]) => number>> = {
   entropyBonus: (_, distribution) =>
@@ -88,6 +108,8 @@ async function graphGradient(kind: LossKind): Promise<{ loss: number; gradient: 
     samplingLogprobs: column(sampling),
     referenceLogprobs: column(reference),
     sequenceLogRatios: column(rows.map((i) => sequenceLogRatio(atStart, i))),
+    teacherIds: hostIds(teacherIds.flat(), [ROWS, 3]),
+    teacherLogprobs: hostTensor(Float64Array.from(teacherProbabilities.flat(), Math.log), [ROWS, 3]),
     ...Object.fromEntries(scalars),
   };
   const feeds = graph.inputs.map(({ name }) => [name!, all[name!]!] as const);
@@ -101,7 +123,7 @@ async function expectDerivative(kind: LossKind): Promise<void> {
     const [logprobs, distribution] = [logprobsOf(logits), logSoftmaxOf(logits)];
     return terms.reduce(
       (sum, term) => sum + termObjectives[term]!(logprobs, distribution),
-      objectives[name]!(logprobs),
+      objectives[name]!(logprobs, distribution),
     );
   };
   const { loss, gradient } = await graphGradient(kind);

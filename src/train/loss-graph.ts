@@ -5,6 +5,7 @@
 import { ConfigError, DataError } from '../core/errors.ts';
 import { add, exp, input, mul, neg, reduceSum, sub, type Tensor, takeAlongLast } from '../graph/builder.ts';
 import { type HostTensor, hostTensor } from '../graph/runtime.ts';
+import { forwardKlTopKLoss, reverseKlTopKLoss } from './distillation-loss.ts';
 import {
   cispoLoss,
   crossEntropyLoss,
@@ -16,6 +17,7 @@ import {
   type TokenInputs,
 } from './loss.ts';
 import { type ColumnName, lossColumns, optionalColumns, type TrainingSequence } from './microbatch.ts';
+import { isTeacherColumn, teacherColumns } from './teacher-tokens.ts';
 
 /** What any loss of a policy may add: the weight of each row of `terms`; 0 or left out = not in the graph. */
 interface PolicyTerms {
@@ -29,11 +31,11 @@ interface ClipRange {
   readonly clipHigh: number;
 }
 
-/** A loss and its settings; clip bounds mean what `loss.ts` says. `gspo` needs `sequenceLogRatio` in the data. */
+/** A loss and its settings; clip bounds mean what `loss.ts` says. `gspo` needs `sequenceLogRatio` in the data, those on top-k `teacher`. */
 export type LossSpec =
   | ({ readonly name: 'cispo' | 'ppo' | 'gspo' } & ClipRange & PolicyTerms)
   | ({ readonly name: 'importanceSampling' } & PolicyTerms)
-  | { readonly name: 'crossEntropy' };
+  | { readonly name: 'crossEntropy' | 'forwardKlTopK' | 'reverseKlTopK' };
 
 type LossName = LossSpec['name'];
 type TermName = keyof PolicyTerms;
@@ -73,6 +75,8 @@ const losses: { readonly [K in LossName]: LossRow & { readonly isPolicy: boolean
   gspo: { ...row(['sequenceLogRatios', 'advantages'], clipRange, gspoLoss), isPolicy: true },
   importanceSampling: { ...row(sampled, [], importanceSamplingLoss), isPolicy: true },
   crossEntropy: { ...row([], [], crossEntropyLoss), isPolicy: false },
+  forwardKlTopK: { ...row(teacherColumns, [], forwardKlTopKLoss), isPolicy: false },
+  reverseKlTopK: { ...row(teacherColumns, [], reverseKlTopKLoss), isPolicy: false },
 };
 
 /** `build` gives what `combine` joins to the loss. Entropy costs six passes over all logprobs, which its gradient reads. */
@@ -137,7 +141,7 @@ export function checkLoss(loss: LossSpec, sequences: readonly TrainingSequence[]
   const kind = lossKind(loss);
   const { base, added } = rowsOf(kind);
   for (const column of [base, ...added].flatMap(({ columns }) => columns)) {
-    const { field } = optionalColumns.find(({ name }) => name === column) ?? {};
+    const field = isTeacherColumn(column) ? 'teacher' : optionalColumns.find(({ name }) => name === column)?.field;
     const index = field === undefined ? -1 : sequences.findIndex((sequence) => sequence[field] === undefined);
     if (index >= 0) throw new DataError(`datum ${index}: ${kind} needs ${field}, got none`);
   }
@@ -165,9 +169,14 @@ export function lossOutputs(
   };
 }
 
+function columnInput(name: ColumnName): Tensor {
+  if (!isTeacherColumn(name)) return column(name);
+  return input(name, ['M', 'K'], name === 'teacherIds' ? 'int64' : 'float32');
+}
+
 function buildLoss(kind: LossKind, tokens: LossTokens): Tensor {
   const build = ({ columns, settings, build: buildRow }: LossRow): Tensor => {
-    const inputs = Object.fromEntries(columns.map((name) => [name, column(name)]));
+    const inputs = Object.fromEntries(columns.map((name) => [name, columnInput(name)]));
     return buildRow({ ...tokens, ...inputs }, Object.fromEntries(settings.map((name) => [name, input(name, [])])));
   };
   const { base, added } = rowsOf(kind);

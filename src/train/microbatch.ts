@@ -8,6 +8,7 @@ import { maskedScore, minProductRows } from '../graph/bit-exact.ts';
 import type { HostTensor } from '../graph/runtime.ts';
 import { firstVisibleKey, type LayerKind, type Layers, layerKinds, maskNames } from '../nn/attention-masks.ts';
 import { type Placement, packSequences } from './packing.ts';
+import { checkTeacher, type TeacherTokens, teacherColumns, teacherFeeds } from './teacher-tokens.ts';
 
 /** What the loss reads of one sequence; the `Datum` of the engine interface has this shape. Arrays of length T. */
 export interface TrainingSequence {
@@ -19,6 +20,7 @@ export interface TrainingSequence {
   readonly tokenWeights?: readonly number[];
   readonly referenceLogprobs?: readonly number[];
   readonly sequenceLogRatio?: number;
+  readonly teacher?: TeacherTokens;
 }
 
 /** Columns that a loss reads, [M, 1]; the targets, their rows and temperatures are none of them. */
@@ -29,6 +31,7 @@ export const lossColumns = [
   'advantages',
   'referenceLogprobs',
   'sequenceLogRatios',
+  ...teacherColumns,
 ] as const;
 export type ColumnName = (typeof lossColumns)[number];
 
@@ -128,6 +131,7 @@ function checkSequence(sequence: TrainingSequence, index: number, options: Limit
   if (!Number.isFinite(sequenceLogRatio)) {
     throw new DataError(`datum ${index}: sequenceLogRatio must be finite, got ${sequenceLogRatio}`);
   }
+  if (sequence.teacher !== undefined) checkTeacher(sequence.teacher, sequence, index, options.vocabSize);
   for (let t = 0; t < length; t++) {
     const id = tokenIds[t]!;
     if (!Number.isSafeInteger(id) || id < 0 || id >= options.vocabSize) {
@@ -247,6 +251,7 @@ export function lossFeeds(
     advantages: column(advantages),
     tokenWeights: column(tokenWeights),
     ...Object.fromEntries(optional.map(([name, data]) => [name, column(data)])),
+    ...teacherFeeds(sequences, places, count),
   };
 }
 

@@ -16,6 +16,7 @@ import {
   trajectoryFiles,
   trajectoryLine,
 } from './data.ts';
+import { distillRequest } from './distill.ts';
 import { errorBody } from './errors.ts';
 import { eventData, resetEvent } from './events.ts';
 import { job } from './jobs.ts';
@@ -123,6 +124,21 @@ export const apiRoutes = {
     scope: 'train',
     query: startQuery,
     body: sftRequest,
+    maxBodyBytes: maxDataBytes,
+    responses: trainingResponses,
+    errors: [404, 409, 429],
+  }),
+  distill: defineRoute({
+    method: 'post',
+    path: '/api/models/{name}/distill',
+    tag: 'Training',
+    summary: 'Move the policy towards a teacher on what the policy sampled (on-policy distillation)',
+    details:
+      'Another served model, or an earlier policy or the same one with a system message, scores the tokens of the trajectories; no reward is ' +
+      'read. One policy step, of the same counter as training by reward. Idempotent as train is.',
+    scope: 'train',
+    query: startQuery,
+    body: distillRequest,
     maxBodyBytes: maxDataBytes,
     responses: trainingResponses,
     errors: [404, 409, 429],

@@ -1,9 +1,9 @@
-/** Jobs of the training API: a `train` or `sft` call as an object that can be looked at, followed and cancelled. Layer 0. */
+/** Jobs of the training API: a `train`, `sft` or `distill` call as an object that can be looked at, followed and cancelled. Layer 0. */
 import * as z from 'zod';
 import { errorBody } from './errors.ts';
 import { trainProgress, trainResult } from './training.ts';
 
-export const jobKinds = ['train', 'sft'] as const;
+export const jobKinds = ['train', 'sft', 'distill'] as const;
 export type JobKind = (typeof jobKinds)[number];
 
 export const jobStates = ['queued', 'running', 'done', 'failed', 'cancelled'] as const;

@@ -12,6 +12,7 @@ import {
 } from './checkpoints.ts';
 import { completionRequest } from './completions.ts';
 import { health } from './data.ts';
+import { distillRequest } from './distill.ts';
 import { errorBody } from './errors.ts';
 import {
   anthropicMessage,
@@ -54,6 +55,7 @@ export const schemaNames: ReadonlyMap<z.ZodType, string> = new Map<z.ZodType, st
   [checkpointInfo, 'Checkpoint'],
   [confirmationNeeded, 'ConfirmationNeeded'],
   [deletedResponse, 'DeletedResponse'],
+  [distillRequest, 'DistillRequest'],
   [errorBody, 'Error'],
   [forkRequest, 'ForkRequest'],
   [forkResult, 'ForkResult'],

@@ -201,7 +201,7 @@ export type TrainRequest = z.infer<typeof trainRequest>;
 
 /** Server-sent events of `POST /api/models/{name}/train`: any number of `progress`, then one `result` or one `error`. */
 export const trainProgress = z.object({
-  stage: z.enum(['batch', 'train', 'publish', 'verify', 'checkpoint']),
+  stage: z.enum(['batch', 'score', 'train', 'publish', 'verify', 'checkpoint']),
   done: z.int(),
   total: z.int(),
 });

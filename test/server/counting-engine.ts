@@ -70,7 +70,14 @@ export function createCountingEngine(seed = 0, maxPositions = 256): CountingEngi
     },
     weight: () => state.weight,
     newestStep: () => newestStep,
-    doSample: async function* () {
+    doSample: async function* ({ promptIds, promptLogprobs, policyStep, signal }) {
+      if (promptLogprobs !== undefined) {
+        signal?.throwIfAborted();
+        const logprob = score(served.get(policyStep ?? newestStep ?? 0) ?? state.weight);
+        const top = Array.from({ length: promptLogprobs }, (_, tokenId) => ({ tokenId, logprob: logprob - tokenId }));
+        const logprobs = promptIds.map((_, t) => (t === 0 ? null : logprob));
+        yield { type: 'prompt', logprobs, topLogprobs: promptIds.map((_, t) => (t === 0 ? null : top)) };
+      }
       yield { type: 'finish', reason: 'stop', policyStep: newestStep ?? 0, cachedTokens: 0 };
     },
     doForwardBackward: async (request) => {

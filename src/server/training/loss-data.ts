@@ -4,7 +4,7 @@
  * tokens and the options that a call has by default that is nothing.
  */
 import type { TrainConfig } from '../../core/train-config.ts';
-import type { Datum, LossConfig } from '../../engines/engine.ts';
+import { type Datum, isPolicyLoss, type LossConfig } from '../../engines/engine.ts';
 import type { CheckpointStore } from '../store/checkpoints.ts';
 import { capLoss, correctImportance, meanLogRatio, needsCorrection } from './importance-weights.ts';
 import { createReferenceMeter, findReference, holdToReference, type ReferenceMeter } from './reference-policy.ts';
@@ -45,7 +45,7 @@ export async function prepareLossData(
     const reference = await scoreSequences(policy, sequences, source);
     data = holdToReference(data, reference, oldLogprobs, klPenalty);
     meter = createReferenceMeter(reference, klPenalty.weight);
-    if (klPenalty.form === 'loss' && loss.name !== 'crossEntropy') loss = { ...loss, klWeight: klPenalty.weight };
+    if (klPenalty.form === 'loss' && isPolicyLoss(loss)) loss = { ...loss, klWeight: klPenalty.weight };
   }
   if (!isCorrected || oldLogprobs === null) return { loss, data, oldLogprobs, meter, metrics: {} };
   const corrected = correctImportance(batch.trajectories, data, oldLogprobs, loss, config);

@@ -65,6 +65,8 @@ export function isClipped(loss: LossConfig, ratio: number, advantage: number): b
       return (advantage > 0 && ratio > 1 + loss.clipHigh) || (advantage < 0 && ratio < 1 - loss.clipLow);
     case 'importanceSampling':
     case 'crossEntropy':
+    case 'forwardKlTopK':
+    case 'reverseKlTopK':
       return false;
   }
 }

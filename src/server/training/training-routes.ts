@@ -17,6 +17,7 @@ import { guardBaseModel } from './base-model-guard.ts';
 import { createRegistrationRecorder, createTrainingRecorder, recordLog } from './change-records.ts';
 import { checkpointHandlers } from './checkpoint-routes.ts';
 import { dataHandlers } from './data-routes.ts';
+import { createTeacher } from './distill-teacher.ts';
 import type { ModelRegistry } from './model-registry.ts';
 import { stateHandlers } from './state-routes.ts';
 import { transferHandlers } from './transfer-handlers.ts';
@@ -49,7 +50,7 @@ type Handlers<Name extends keyof typeof apiRoutes> = RouteHandlers<Pick<typeof a
 function modelHandlers(
   registry: ModelRegistry,
   registerAnswerMs: number,
-): Handlers<'registerModel' | 'listModels' | 'getModel' | 'deleteModel' | 'train' | 'sft' | 'log'> {
+): Handlers<'registerModel' | 'listModels' | 'getModel' | 'deleteModel' | 'train' | 'sft' | 'distill' | 'log'> {
   const recordRegistration = createRegistrationRecorder(registry);
   const recordTraining = createTrainingRecorder();
   return {
@@ -84,6 +85,12 @@ function modelHandlers(
     sft: async (c, { body, query }) => {
       const run = registry.get(pathParam(c, 'name'));
       const job = recordTraining(c, run, await run.sft(body, whoOf(callerOf(c))));
+      return answerJob(c, job, query.wait ?? true);
+    },
+    distill: async (c, { body, query }) => {
+      const run = registry.get(pathParam(c, 'name'));
+      const teacher = createTeacher(body.teacher, registry.get(body.teacher.model).model, run.model);
+      const job = recordTraining(c, run, run.distill(body, teacher, whoOf(callerOf(c))));
       return answerJob(c, job, query.wait ?? true);
     },
     log: async (c, { body }) => {

@@ -6,6 +6,7 @@
 import { AbortedError, messageOf } from '../../core/errors.ts';
 import type { Engine } from '../../engines/engine.ts';
 import type { SupervisedEngine } from '../../engines/supervised-engine.ts';
+import type { DistillRequest } from '../../wire/distill.ts';
 import { refuse, refuseBusy } from '../../wire/errors.ts';
 import type { NewEvent } from '../../wire/events.ts';
 import type { WireJob } from '../../wire/jobs.ts';
@@ -20,6 +21,8 @@ import { createRows, type MetricFiles, type MetricRows } from '../store/metric-f
 import { createSerialQueue, type SerialQueue } from '../store/serial-queue.ts';
 import { resultOf, rowsOf } from '../store/step-result.ts';
 import { addTrajectories, formatTrajectories, hashData, writeTrajectories } from '../store/trajectory-files.ts';
+import { prepareDistillation } from './distill-job.ts';
+import type { Teacher } from './distill-teacher.ts';
 import {
   cancelledError,
   closingError,
@@ -146,6 +149,13 @@ export class TrainingRun {
     const encoded = await encodeConversations(request, this.#options);
     return this.#submit(identity, by, ({ requestSha256 }) =>
       prepareSft(request, encoded, requestSha256, this.#options),
+    );
+  }
+
+  /** As `train`, towards a teacher that scores what the policy sampled. */
+  distill(request: DistillRequest, teacher: Teacher, by: Who = { kind: 'local' }): TrainJob {
+    return this.#submit(identify('distill', request), by, ({ requestSha256 }) =>
+      prepareDistillation(request, requestSha256, teacher, this.#options),
     );
   }
 
