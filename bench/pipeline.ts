@@ -45,7 +45,8 @@ const groupSize = 4;
 const rewardWindow = 5;
 const sizes = { width: 128, layers: 4, heads: 4, kvHeads: 2, headSize: 32, ffWidth: 384, maxPositions: 256 };
 const scenarios = Array.from({ length: 64 }, (_, index) => `Question ${index}: yes or no?`);
-const trainOptions = { learningRate: 2e-3, loss: 'ppo', gradientSteps: 2 } as const;
+/** Slow enough that two steps of staleness are a small part of the way. */
+const trainOptions = { learningRate: 5e-4 } as const;
 
 async function rollOut(
   model: TrainableModel,
@@ -128,7 +129,7 @@ export const pipelined: Loop = async (model, rollout, options) => {
   const progress = new Progress();
   let finished: TrajectoryGroup[] = [];
   const trainer = new PipelineTrainer({
-    ...{ model, scenarios, untilStep: maxSteps, seed, trainOptions, workers: 2 * groupsPerStep, maxStaleness: 1 },
+    ...{ model, scenarios, untilStep: maxSteps, seed, trainOptions, workers: 3 * groupsPerStep, maxStaleness: 2 },
     ...{ minBatchSize: groupsPerStep, maxBatchSize: groupsPerStep, stateKey: null },
     rollout: async (scenario, context) => {
       const group = await rollout(scenario, context);

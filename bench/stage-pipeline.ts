@@ -6,12 +6,10 @@ import type { StageContext } from './stages.ts';
 export async function benchPipeline({ report, options: { isQuick, threads } }: StageContext): Promise<void> {
   const seeds = isQuick ? [1] : [1, 2, 3];
   const work: Omit<RaceOptions, 'seed'> = {
-    ...{ groupsPerStep: isQuick ? 2 : 8, toolMs: isQuick ? 5 : 200, trainThreads: threads },
+    ...{ groupsPerStep: isQuick ? 2 : 8, toolMs: isQuick ? 5 : 400, trainThreads: threads },
     ...{ target: isQuick ? 0 : 0.6, maxSteps: isQuick ? 6 : 150 },
   };
-  // The sampler has a core of its own where it has to share the machine with the trainer.
-  const run = (loop: typeof alternating, seed: number): Promise<RaceResult> =>
-    race(loop, { ...work, seed, trainThreads: loop === alternating ? threads : Math.max(1, threads - 1) });
+  const run = (loop: typeof alternating, seed: number): Promise<RaceResult> => race(loop, { ...work, seed });
   const runs: { readonly alternating: RaceResult; readonly pipelined: RaceResult }[] = [];
   for (const [position, seed] of seeds.entries()) {
     // Which goes first changes, so that what else the machine does falls on both.
