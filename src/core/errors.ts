@@ -91,3 +91,13 @@ export class StallError extends ArtError {
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
+
+/** Why a `fetch` failed: its own message is no more than `fetch failed`, the reason is the message of its cause. */
+export function fetchFailure(error: unknown): string {
+  return messageOf(error instanceof Error && error.cause instanceof Error ? error.cause : error);
+}
+
+/** Whether whoever made the error says that a later try may go better: `details.isTransient`. */
+export function isTransient(error: unknown): boolean {
+  return error instanceof ApiError && error.details.isTransient === true;
+}

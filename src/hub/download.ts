@@ -3,13 +3,12 @@
  * The part lies beside the blob as `<checksum>.art.incomplete`; a name of our own, since Python appends to parts of its own names.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { type FileHandle, mkdir, open, rename, rm, stat, statfs } from 'node:fs/promises';
+import { type FileHandle, mkdir, open, rename, rm, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { AbortedError, ArtError, DataError, StorageError } from '../core/errors.ts';
-import { isMissing } from '../formats/atomic-files.ts';
+import { AbortedError, ArtError, DataError, isTransient, StorageError } from '../core/errors.ts';
+import { fileBytes, hashFile } from '../formats/file-facts.ts';
 import type { HubSettings } from './options.ts';
-import { isTransient, openRemoteFile, pause, type RemoteFile, unreachable } from './requests.ts';
+import { openRemoteFile, pause, type RemoteFile, unreachable } from './requests.ts';
 
 export interface Download {
   readonly repo: string;
@@ -29,7 +28,7 @@ export async function downloadBlob(download: Download): Promise<void> {
   await mkdir(dirname(blob), { recursive: true });
   for (let isSecond = false; ; isSecond = true) {
     await receiveAll(download, part);
-    const got = await hashFile(part, file);
+    const got = await hashBlob(part, file);
     if (got === (file.sha256 ?? file.blobId)) break;
     await rm(part, { force: true });
     // A part of an earlier run may have been damaged since; what was fetched in one go and is wrong will be wrong again.
@@ -156,24 +155,12 @@ async function writeAll(target: FileHandle, bytes: Uint8Array): Promise<void> {
 }
 
 /** SHA-256 of a large file, git's SHA-1 of a small one: whatever the hub names the file by. */
-async function hashFile(path: string, file: RemoteFile): Promise<string> {
-  const hash = createHash(file.sha256 === null ? 'sha1' : 'sha256');
-  if (file.sha256 === null) hash.update(`blob ${file.size}\0`);
-  for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
-  return hash.digest('hex');
+async function hashBlob(path: string, file: RemoteFile): Promise<string> {
+  return file.sha256 === null ? hashFile(path, createHash('sha1').update(`blob ${file.size}\0`)) : hashFile(path);
 }
 
 function startOfRange(response: Response): number {
   return Number(/^bytes (\d+)-/.exec(response.headers.get('content-range') ?? '')?.[1] ?? Number.NaN);
-}
-
-async function fileBytes(path: string): Promise<number> {
-  try {
-    return (await stat(path)).size;
-  } catch (error) {
-    if (isMissing(error)) return 0;
-    throw error;
-  }
 }
 
 async function freeBytes(folder: string): Promise<number> {

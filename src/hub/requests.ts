@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HubApiError, listFiles, modelInfo } from '@huggingface/hub';
-import { AbortedError, ApiError, ArtError, ConfigError, messageOf } from '../core/errors.ts';
+import { AbortedError, ApiError, ArtError, ConfigError, fetchFailure, isTransient } from '../core/errors.ts';
 import type { HubSettings } from './options.ts';
 
 /** A file of a repository at one commit. */
@@ -58,16 +58,10 @@ export async function openRemoteFile(
   throw explain(new HttpFailure(response, url), { repo, revision: commit, path }, settings);
 }
 
-/** Whether a later try may go better: the connection failed, or the hub is busy or broken. */
-export function isTransient(error: unknown): boolean {
-  return error instanceof ApiError && error.details.isTransient === true;
-}
-
 /** Nobody answered, or nothing sensible. */
 export function unreachable(what: string, settings: HubSettings, cause: unknown): ApiError {
-  const reason = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
   return new ApiError(
-    `${what}: ${settings.endpoint} must be reachable, got ${messageOf(reason)}; a model that is in the cache ` +
+    `${what}: ${settings.endpoint} must be reachable, got ${fetchFailure(cause)}; a model that is in the cache ` +
       '(HF_HOME, HF_HUB_CACHE) is used without network when HF_HUB_OFFLINE=1',
     424,
     { cause, details: { code: 'hub_unreachable', param: 'base_model', isTransient: true } },
@@ -131,7 +125,7 @@ export async function pause(failures: number, settings: HubSettings): Promise<vo
 function describeFailure(what: string, settings: HubSettings, cause: unknown): ArtError {
   if (cause instanceof ArtError) return cause;
   if (cause instanceof Error && cause.name === 'TimeoutError') {
-    return unreachable(what, settings, new Error(`no answer within ${settings.requestTimeoutMs} ms`));
+    return unreachable(what, settings, new Error(`nothing within ${settings.requestTimeoutMs} ms`));
   }
   // The one error class of theirs carries what the server said; the others are those of fetch.
   return unreachable(what, settings, cause instanceof HubApiError ? new Error(`HTTP ${cause.statusCode}`) : cause);

@@ -4,7 +4,7 @@
  * cache needs no network, whoever fetched it.
  */
 import { join } from 'node:path';
-import { ArtError, ConfigError, messageOf } from '../core/errors.ts';
+import { ArtError, ConfigError, isTransient, messageOf } from '../core/errors.ts';
 import { isPresent } from '../formats/atomic-files.ts';
 import {
   hasBlob,
@@ -22,7 +22,7 @@ import { checkFreeSpace, downloadBlob, partBytes } from './download.ts';
 import { checkRelativePath, formatModelId, type HubModelId, isCommit } from './model-id.ts';
 import { chooseFirstFiles, chooseWeightFiles, listMissing } from './needed-files.ts';
 import { type HubOptions, type HubSettings, readHubSettings } from './options.ts';
-import { isTransient, listRemoteFiles, type RemoteFile, resolveRevision } from './requests.ts';
+import { listRemoteFiles, type RemoteFile, resolveRevision } from './requests.ts';
 
 export interface Snapshot {
   /** Folder of the model, or its .gguf file. */

@@ -3,9 +3,9 @@
  * does not want twice; so a commit that failed is made again at the price of what was missing. Xet's own upload is left out.
  */
 import { commitIter } from '@huggingface/hub';
-import { AbortedError, ApiError, ArtError, ConfigError, messageOf } from '../core/errors.ts';
+import { AbortedError, ApiError, ArtError, ConfigError, fetchFailure, isTransient } from '../core/errors.ts';
 import type { HubSettings } from './options.ts';
-import { createFetch, isTransient, pause } from './requests.ts';
+import { createFetch, pause } from './requests.ts';
 
 export interface HubCommit {
   /** `org/name` */
@@ -95,8 +95,7 @@ function checkCommit(repo: string, oid: unknown): string {
 }
 
 function unreachable(repo: string, cause: unknown): ApiError {
-  const reason = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
-  return new ApiError(`hub ${repo}: the hub must answer, got ${messageOf(reason)}`, 502, {
+  return new ApiError(`hub ${repo}: the hub must answer, got ${fetchFailure(cause)}`, 502, {
     cause,
     details: { code: 'hub_unreachable', isTransient: true },
   });

@@ -2,7 +2,7 @@
  * JSON over HTTP as trackers need it. Layer 6. A failure is an ApiError that names the call and quotes the start of the answer; keys are taken out
  * of it. Redirects are refused: a key goes to the address that it was given for. Tries again: the queue around the sink.
  */
-import { ApiError, ConfigError } from '../core/errors.ts';
+import { ApiError, ConfigError, fetchFailure } from '../core/errors.ts';
 
 export interface TrackerHttpOptions {
   /** As in `tracker wandb`. */
@@ -38,7 +38,6 @@ export function createTrackerHttp({ what, baseURL, headers, secrets = [] }: Trac
   return {
     send: async ({ method = 'POST', path, headers: more, body }, signal) => {
       const call = `${what}: ${method} ${hide(path)}`;
-
       let status = 0;
       let text = '';
       try {
@@ -55,8 +54,7 @@ export function createTrackerHttp({ what, baseURL, headers, secrets = [] }: Trac
         text = await readAnswer(response);
       } catch (cause) {
         if (signal.aborted) throw signal.reason;
-        const reason = cause instanceof Error && cause.cause instanceof Error ? cause.cause.message : String(cause);
-        throw new ApiError(`${call}: could not be sent or was cut (${hide(reason)})`, 0);
+        throw new ApiError(`${call}: could not be sent or was cut (${hide(fetchFailure(cause))})`, 0);
       }
       if (status < 200 || status > 299) throw new ApiError(`${call}: HTTP ${status}${quote(hide(text))}`, status);
       if (text === '') return undefined;

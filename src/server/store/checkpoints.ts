@@ -3,13 +3,13 @@
  * Written under a temporary name, flushed, then renamed: the rename is the commit point of a training step. Before the engine reads a
  * checkpoint, size and SHA-256 of every file are checked. Metric rows travel along, so that history can be completed after a crash.
  */
-import { createHash, randomUUID } from 'node:crypto';
-import { createReadStream } from 'node:fs';
+import { randomUUID } from 'node:crypto';
 import { mkdir, open, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { CheckpointError, messageOf, StorageError } from '../../core/errors.ts';
 import { formatJson, isMissing, readJsonFile, toStorageError } from '../../formats/atomic-files.ts';
+import { hashFile } from '../../formats/file-facts.ts';
 import { type CheckpointManifest, checkpointManifest, isLastPart } from './checkpoint-manifest.ts';
 import { openRemovedCheckpoints, type RemovalReason } from './removed-checkpoints.ts';
 
@@ -266,9 +266,8 @@ async function withNewestIntact(
 }
 
 async function describeFile(path: string): Promise<{ bytes: number; sha256: string }> {
-  const hash = createHash('sha256');
-  for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
-  return { bytes: (await stat(path)).size, sha256: hash.digest('hex') };
+  const sha256 = await hashFile(path);
+  return { bytes: (await stat(path)).size, sha256 };
 }
 
 /** Makes a file, or the names in a folder, durable. Windows cannot open folders, and its renames need no such call. */

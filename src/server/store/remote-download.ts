@@ -1,10 +1,9 @@
 /** Downloads one file of a checkpoint: resumed where it stopped, checked against its SHA-256, then renamed into place. Layer 5. */
-import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { open, rename, rm, stat } from 'node:fs/promises';
-import { AbortedError, ApiError, ArtError, DataError } from '../../core/errors.ts';
+import { open, rename, rm } from 'node:fs/promises';
+import { AbortedError, ArtError, DataError, isTransient } from '../../core/errors.ts';
 import { pause } from '../../core/wait.ts';
-import { isMissing, toStorageError } from '../../formats/atomic-files.ts';
+import { toStorageError } from '../../formats/atomic-files.ts';
+import { fileBytes, hashFile } from '../../formats/file-facts.ts';
 import type { RemoteFile, RemoteStore, UploadOptions } from './remote-store.ts';
 import { connectionFailed } from './s3-client.ts';
 
@@ -54,7 +53,7 @@ async function receiveAll(store: RemoteStore, file: RemoteFile, part: string, op
     } catch (error) {
       const what = `${store.place}/${file.name}`;
       if (signal.aborted) throw new AbortedError(`${what}: download was given up`, { cause: error });
-      if (!(error instanceof ApiError && error.details.isTransient === true)) throw await toStorageError(part, error);
+      if (!isTransient(error)) throw await toStorageError(part, error);
       failures = (await fileBytes(part)) > before ? 0 : failures + 1;
       if (failures > limits.maxRetries) throw error;
       await pause(limits.retryDelayMs * 2 ** failures, signal);
@@ -105,20 +104,5 @@ async function receive(store: RemoteStore, file: RemoteFile, part: string, optio
   } finally {
     silence.abort(); // ends the connection, if it is open still
     await target.close();
-  }
-}
-
-async function hashFile(path: string): Promise<string> {
-  const hash = createHash('sha256');
-  for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
-  return hash.digest('hex');
-}
-
-async function fileBytes(path: string): Promise<number> {
-  try {
-    return (await stat(path)).size;
-  } catch (error) {
-    if (isMissing(error)) return 0;
-    throw error;
   }
 }

@@ -6,7 +6,7 @@
  */
 import { createHash } from 'node:crypto';
 import { AwsV4Signer } from 'aws4fetch';
-import { AbortedError, ApiError, ConfigError, messageOf } from '../../core/errors.ts';
+import { AbortedError, ApiError, ConfigError, fetchFailure, isTransient } from '../../core/errors.ts';
 import { pause } from '../../core/wait.ts';
 
 export interface S3Options {
@@ -84,15 +84,9 @@ export function createS3Client(options: S3Options = {}): S3Client {
   };
 }
 
-/** Whether a later try may go better. */
-export function isTransient(error: unknown): boolean {
-  return error instanceof ApiError && error.details.isTransient === true;
-}
-
 /** The answer was cut, or nobody answered. */
 export function connectionFailed(what: string, cause: unknown): ApiError {
-  const reason = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
-  return new ApiError(`${what}: the endpoint must answer whole, got ${messageOf(reason)}`, 502, {
+  return new ApiError(`${what}: the endpoint must answer whole, got ${fetchFailure(cause)}`, 502, {
     cause,
     details: { code: 's3_unreachable', isTransient: true },
   });

@@ -3,10 +3,10 @@
  * A run keeps the commit that it began with, so a branch that moves on does not change it.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ConfigError, messageOf } from '../../core/errors.ts';
+import { hashFile } from '../../formats/file-facts.ts';
 import { isGgufPath } from '../../formats/model-source.ts';
 import { formatModelId, locateModel } from '../../hub/model-id.ts';
 import type { HubOptions } from '../../hub/options.ts';
@@ -50,7 +50,7 @@ async function fetchBaseModel(
  * sharded model. Throws ConfigError if there is none.
  */
 export async function hashBaseModel(path: string): Promise<string> {
-  if (isGgufPath(path)) return hashFile(path);
+  if (isGgufPath(path)) return hashWeights(path);
   const all = await readdir(path).catch((cause: unknown) => {
     throw noBaseModel('a folder or .gguf file that can be read', path, cause);
   });
@@ -58,23 +58,21 @@ export async function hashBaseModel(path: string): Promise<string> {
   if (names.length === 0) {
     throw noBaseModel('a folder that holds model.safetensors (a .gguf file is named itself)', path);
   }
-  if (names.length === 1) return hashFile(join(path, names[0]!));
+  if (names.length === 1) return hashWeights(join(path, names[0]!));
   const lines: string[] = [];
-  for (const name of names) lines.push(`${name} ${await hashFile(join(path, name))}\n`);
+  for (const name of names) lines.push(`${name} ${await hashWeights(join(path, name))}\n`);
   return createHash('sha256').update(lines.join('')).digest('hex');
 }
 
-async function hashFile(path: string): Promise<string> {
-  const hash = createHash('sha256');
+async function hashWeights(path: string): Promise<string> {
   try {
-    for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
+    return await hashFile(path);
   } catch (cause) {
     throw new ConfigError(`base model: ${path} must be a file that can be read, got ${messageOf(cause)}`, {
       cause,
       details: { param: 'base_model' },
     });
   }
-  return hash.digest('hex');
 }
 
 function noBaseModel(rule: string, path: string, cause?: unknown): ConfigError {
