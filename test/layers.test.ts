@@ -20,7 +20,7 @@ const layers: Readonly<Record<string, readonly string[]>> = {
   sdk: ['wire', 'core'],
   rewards: ['sdk', 'wire', 'core'],
   trackers: ['sdk', 'core'],
-  parquet: ['formats', 'core'],
+  parquet: ['formats', 'sdk', 'wire', 'core'],
   environments: ['sdk', 'core'],
   integrations: ['sdk', 'core'],
   mcp: ['rewards', 'sdk', 'core'],

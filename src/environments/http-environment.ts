@@ -2,8 +2,9 @@
  * An environment over HTTP: `POST /reset` with parameters, `POST /step` with `{action}`. Layer 5. For servers that hold one episode, as those of
  * Gym-like packages do; OpenEnv's make a new environment for each request, and keep state over a WebSocket alone.
  */
-import { AbortedError, ApiError, DataError, messageOf } from '../core/errors.ts';
+import { DataError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import { fetchText } from '../sdk/fetch-text.ts';
 import {
   callTimeoutMs,
   type Environment,
@@ -27,22 +28,9 @@ export function createHttpEnvironment(url: string, options: HttpEnvironmentOptio
     { timeoutMs = callTimeoutMs, signal }: EnvironmentCallOptions,
   ): Promise<StepResult> => {
     const what = `environment: POST ${root}${path}`;
-    const limit = AbortSignal.timeout(timeoutMs);
-    const both = signal === undefined ? limit : AbortSignal.any([signal, limit]);
     const headers = { 'content-type': 'application/json', ...options.headers };
-    let response: Response;
-    let text: string;
-    try {
-      response = await fetch(root + path, { method: 'POST', headers, body: JSON.stringify(body), signal: both });
-      text = await response.text();
-    } catch (cause) {
-      if (signal?.aborted) throw new AbortedError(`${what}: aborted by the caller`, { cause });
-      if (limit.aborted) {
-        throw new AbortedError(`${what}: no answer within ${timeoutMs} ms`, { cause, details: { isDeadline: true } });
-      }
-      throw new ApiError(`${what}: could not be sent or was cut: ${messageOf(cause)}`, 0, { cause });
-    }
-    if (!response.ok) throw new ApiError(`${what}: HTTP ${response.status}: ${text.slice(0, 500)}`, response.status);
+    const request = { what, url: root + path, method: 'POST', headers, body: JSON.stringify(body) } as const;
+    const text = await fetchText({ ...request, timeoutMs, signal });
     return parseStepResult(parseJson(text, what), what);
   };
   return {

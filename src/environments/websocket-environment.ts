@@ -7,6 +7,7 @@ import { WebSocket } from 'ws';
 import * as z from 'zod';
 import { AbortedError, ApiError, DataError, messageOf } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import { withDeadline } from '../sdk/deadline.ts';
 import {
   callTimeoutMs,
   type Environment,
@@ -95,28 +96,24 @@ export class WebSocketEnvironment implements Environment, AsyncDisposable {
   ): Promise<Record<string, unknown>> {
     const what = `${this.#name}: ${type}`;
     if (this.#ended !== null) throw this.#ended;
-    if (signal?.aborted) throw new AbortedError(`${what}: aborted by the caller`, { cause: signal.reason });
     if (this.#waiting !== null) {
       throw new DataError(`${what}: calls of a session must follow one another, got one during ${this.#waiting.what}`);
     }
-    const giveUp = (error: AbortedError): void => this.#end(error);
-    const timer = setTimeout(() => {
-      giveUp(new AbortedError(`${what}: no answer within ${timeoutMs} ms`, { details: { isDeadline: true } }));
-    }, timeoutMs);
-    const stop = (): void => giveUp(new AbortedError(`${what}: aborted by the caller`, { cause: signal?.reason }));
-    signal?.addEventListener('abort', stop, { once: true });
-    try {
-      const answer = await new Promise<Message>((resolve, reject) => {
+    const ask = (): Promise<Message> =>
+      new Promise((resolve, reject) => {
         this.#waiting = { what, resolve, reject };
         this.#socket.send(JSON.stringify({ type, ...(data !== undefined && { data }) }));
       });
+    try {
+      const answer = await withDeadline({ what, timeoutMs, signal }, ask);
       if (answer.type === expected) return answer.data;
       const { message: reason = 'no reason given', code } = answer.data;
       if (answer.type === 'error') throw new ApiError(`${what}: ${reason}`, 0, { details: { code } });
       throw new DataError(`${what}: the answer must be of type ${expected}, got ${answer.type}`);
+    } catch (error) {
+      if (error instanceof AbortedError && this.#waiting !== null) this.#end(error);
+      throw error;
     } finally {
-      clearTimeout(timer);
-      signal?.removeEventListener('abort', stop);
       this.#waiting = null;
     }
   }

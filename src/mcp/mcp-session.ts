@@ -6,8 +6,9 @@ import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import type { Transport } from '@modelcontextprotocol/sdk/shared/transport.js';
-import { AbortedError, ApiError, ConfigError, messageOf } from '../core/errors.ts';
+import { ApiError, ConfigError, messageOf } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
+import { withDeadline } from '../sdk/deadline.ts';
 
 /** A program that is started and spoken to over its standard streams, or the URL of a server (streamable HTTP). */
 export type McpServer =
@@ -166,36 +167,25 @@ interface Request {
   readonly timeout: number;
 }
 
-/** Runs a call of the SDK under a limit of its own, which also covers what the SDK does not limit. */
-async function attempt<T>(
+/** Runs a call of the SDK under a limit of our own, which also covers what the SDK does not limit. */
+function attempt<T>(
   what: string,
   timeoutMs: number,
   signal: AbortSignal | undefined,
   work: (request: Request) => Promise<T>,
 ): Promise<T> {
-  const limit = AbortSignal.timeout(timeoutMs);
-  const both = signal === undefined ? limit : AbortSignal.any([signal, limit]);
-  let stop: (() => void) | undefined;
-  const stopped = new Promise<never>((_, reject) => {
-    stop = () => reject(both.reason);
-    if (both.aborted) stop();
-    else both.addEventListener('abort', stop, { once: true });
-  });
-  try {
-    // The SDK's own limit comes later, so that it is ours that is reported.
-    return await Promise.race([work({ signal: both, timeout: timeoutMs + 10_000 }), stopped]);
-  } catch (cause) {
-    if (signal?.aborted) throw new AbortedError(`${what}: aborted by the caller`, { cause });
-    if (limit.aborted) {
-      throw new AbortedError(`${what}: no answer within ${timeoutMs} ms`, { cause, details: { isDeadline: true } });
+  return withDeadline({ what, timeoutMs, signal }, async (stop) => {
+    try {
+      // The SDK's own limit comes later, so that it is ours that is reported.
+      return await work({ signal: stop, timeout: timeoutMs === 0 ? 2 ** 31 - 1 : timeoutMs + 10_000 });
+    } catch (cause) {
+      if (stop.aborted) throw stop.reason;
+      // The SDK's error for an HTTP answer has its status as `code`; those of JSON-RPC are negative.
+      const { code } = cause as { readonly code?: unknown };
+      const status = typeof code === 'number' && code > 0 ? code : 0;
+      throw new ApiError(`${what}: ${status > 0 ? `HTTP ${status}: ` : ''}${messageOf(cause)}`, status, { cause });
     }
-    // The SDK's error for an HTTP answer has its status as `code`; those of JSON-RPC are negative.
-    const { code } = cause as { readonly code?: unknown };
-    const status = typeof code === 'number' && code > 0 ? code : 0;
-    throw new ApiError(`${what}: ${status > 0 ? `HTTP ${status}: ` : ''}${messageOf(cause)}`, status, { cause });
-  } finally {
-    if (stop !== undefined) both.removeEventListener('abort', stop);
-  }
+  });
 }
 
 interface Page<T> {

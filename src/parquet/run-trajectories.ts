@@ -1,10 +1,11 @@
 /** The trajectories of runs as rows: from run folders of this computer, or from a server. */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import * as z from 'zod';
-import { ApiError, ConfigError, DataError } from '../core/errors.ts';
+import { ConfigError, DataError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import { isMissing } from '../formats/atomic-files.ts';
+import { fetchText } from '../sdk/fetch-text.ts';
+import { trajectoryFiles } from '../wire/data.ts';
 import { checkRow } from './parquet-columns.ts';
 import type { Row } from './trajectory-row.ts';
 
@@ -66,7 +67,7 @@ export async function loadTrajectories(options: LoadTrajectoriesOptions): Promis
   return rows;
 }
 
-/** The same from a server. Throws ApiError for an answer that is none, AbortedError when the signal fires. */
+/** The same from a server. Throws ApiError, with status 0 where no whole answer came; AbortedError at the limit or by the signal. */
 export async function fetchTrajectories(options: FetchTrajectoriesOptions): Promise<Row[]> {
   const known = [...filterKeys, 'baseURL', 'apiKey', 'signal', 'timeoutMs'];
   refuseUnknownKeys('fetchTrajectories', options, known);
@@ -76,7 +77,7 @@ export async function fetchTrajectories(options: FetchTrajectoriesOptions): Prom
   const rows: Row[] = [];
   for (const model of options.models) {
     const path = `/api/models/${encodeURIComponent(model)}/trajectories`;
-    const { files } = fileList.parse(JSON.parse(await get(options, path)));
+    const { files } = trajectoryFiles.parse(JSON.parse(await get(options, path)));
     for (const { split, step } of files) {
       if (!isWanted(options, split, step)) continue;
       const text = await get(options, `${path}/${split}/${step}`);
@@ -86,28 +87,10 @@ export async function fetchTrajectories(options: FetchTrajectoriesOptions): Prom
   return rows;
 }
 
-const fileList = z.object({ files: z.array(z.object({ split: z.string(), step: z.int() })) });
-
-async function get(
-  { baseURL, apiKey, signal, timeoutMs = 60_000 }: FetchTrajectoriesOptions,
-  path: string,
-): Promise<string> {
+function get({ baseURL, apiKey, signal, timeoutMs = 60_000 }: FetchTrajectoriesOptions, path: string): Promise<string> {
   const url = baseURL.replace(/\/+$/, '') + path;
-  const limit = AbortSignal.timeout(timeoutMs);
-  const key = apiKey ?? process.env.ART_API_KEY ?? 'art-local';
-  try {
-    const response = await fetch(url, {
-      headers: { authorization: `Bearer ${key}` },
-      signal: signal === undefined ? limit : AbortSignal.any([signal, limit]),
-    });
-    const text = await response.text();
-    if (response.ok) return text;
-    throw new ApiError(`trajectories: GET ${url}: HTTP ${response.status}: ${text.slice(0, 500)}`, response.status);
-  } catch (cause) {
-    if (cause instanceof ApiError || signal?.aborted) throw cause;
-    const reason = limit.aborted ? `no answer within ${timeoutMs} ms` : 'could not be sent or was cut';
-    throw new ApiError(`trajectories: GET ${url}: ${reason}`, 0, { cause });
-  }
+  const headers = { authorization: `Bearer ${apiKey ?? process.env.ART_API_KEY ?? 'art-local'}` };
+  return fetchText({ what: `trajectories: GET ${url}`, url, headers, timeoutMs, signal });
 }
 
 /** Sorted; null if there is no such folder. */

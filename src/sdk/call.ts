@@ -9,6 +9,7 @@ import { pause } from '../core/wait.ts';
 import { confirmationNeeded } from '../wire/checkpoints.ts';
 import { errorBody } from '../wire/errors.ts';
 import { withDeadline } from './deadline.ts';
+import { connectionError } from './fetch-text.ts';
 
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
@@ -188,13 +189,6 @@ function errorFromBody(what: string, status: number, text: string): ApiError {
   if (!body.success) return new ApiError(`${what}: HTTP ${status}: ${text.slice(0, 500) || 'empty answer'}`, status);
   const { message, type, code, param } = body.data.error;
   return new ApiError(`${what}: ${message}`, status, { details: { type, code, param } });
-}
-
-function connectionError(message: string, cause?: unknown): ApiError | AbortedError {
-  if (cause instanceof AbortedError) return cause;
-  const reason =
-    cause instanceof Error ? ` (${cause.cause instanceof Error ? cause.cause.message : cause.message})` : '';
-  return new ApiError(message + reason, 0, { cause, details: { isConnectionError: true } });
 }
 
 /** Throws AbortedError at once when the caller gives up, also between two tries. */

@@ -56,7 +56,7 @@ describe('what cannot be reached', () => {
       /^MCP server no-such-program-here: connection: .*ENOENT/,
     );
     const silent = { command: process.execPath, args: ['-e', 'setTimeout(() => {}, 60_000)'] };
-    await expect(connectMcp(silent, { timeoutMs: 300 })).rejects.toThrow(/: connection: no answer within 300 ms$/);
+    await expect(connectMcp(silent, { timeoutMs: 300 })).rejects.toThrow(/: connection: nothing within 300 ms$/);
     const ends = { command: process.execPath, args: ['-e', ''] };
     await expect(connectMcp(ends)).rejects.toThrow(/: connection: .*closed/i);
   });
