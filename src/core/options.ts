@@ -10,3 +10,11 @@ export function refuseUnknownKeys(what: string, value: object, known: readonly s
     });
   }
 }
+
+/** Throws ConfigError that names the first of these options which is no integer of at least `least`. */
+export function requireIntegers(what: string, options: Readonly<Record<string, number>>, least: number): void {
+  for (const [name, value] of Object.entries(options)) {
+    if (Number.isSafeInteger(value) && value >= least) continue;
+    throw new ConfigError(`${what}: ${name} must be an integer from ${least}, got ${value}`);
+  }
+}

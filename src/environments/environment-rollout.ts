@@ -4,8 +4,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type OpenAI from 'openai';
-import { ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { deriveSeed } from '../core/rng.ts';
 import { type ChatChoice, type ChatMessage, Trajectory } from '../core/trajectory.ts';
 import type { ChatModel } from '../sdk/model.ts';
@@ -67,9 +66,7 @@ export async function environmentRollout(
 ): Promise<Trajectory> {
   refuseUnknownKeys('environmentRollout', options, optionNames);
   const { systemPrompt, showObservation = JSON.stringify, maxTurns = 50, seed, timeoutMs, signal } = options;
-  if (!Number.isInteger(maxTurns) || maxTurns < 1) {
-    throw new ConfigError(`environmentRollout: maxTurns must be a positive integer, got ${maxTurns}`);
-  }
+  requireIntegers('environmentRollout', { maxTurns }, 1);
   const system: ChatMessage[] = systemPrompt === undefined ? [] : [{ role: 'system', content: systemPrompt }];
   const trajectory = new Trajectory({ messagesAndChoices: system });
   const headers = { 'x-art-rollout': randomUUID() };

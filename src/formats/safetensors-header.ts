@@ -4,6 +4,7 @@
  * Left out: dtypes that no model here uses (unsigned above 8 bits, F8, F4, complex).
  */
 import { DataError, messageOf } from '../core/errors.ts';
+import { isJsonObject } from '../core/json.ts';
 
 export type SafetensorsDtype = 'F64' | 'F32' | 'F16' | 'BF16' | 'I64' | 'I32' | 'I16' | 'I8' | 'U8' | 'BOOL';
 
@@ -133,7 +134,7 @@ function findDuplicateKey(text: string): string | null {
 }
 
 function checkMetadata(value: unknown, source: string): Record<string, string> {
-  if (!isObject(value)) throw new DataError(`${source}: __metadata__ must be an object, got ${describe(value)}`);
+  if (!isJsonObject(value)) throw new DataError(`${source}: __metadata__ must be an object, got ${describe(value)}`);
   for (const [key, text] of Object.entries(value)) {
     if (typeof text !== 'string') {
       throw new DataError(`${source}: __metadata__.${key} must be a string, got ${describe(text)}`);
@@ -143,7 +144,7 @@ function checkMetadata(value: unknown, source: string): Record<string, string> {
 }
 
 function checkEntry(value: unknown, what: string): SafetensorsEntry {
-  if (!isObject(value)) throw new DataError(`${what}: must be an object, got ${describe(value)}`);
+  if (!isJsonObject(value)) throw new DataError(`${what}: must be an object, got ${describe(value)}`);
   const { dtype, shape, data_offsets: offsets, ...rest } = value;
   const unknownKey = Object.keys(rest)[0];
   if (unknownKey !== undefined) throw new DataError(`${what}: unknown key ${JSON.stringify(unknownKey)}`);
@@ -186,10 +187,6 @@ function checkCoverage(entries: readonly [string, SafetensorsEntry][], dataBytes
 
 function isSize(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 0;
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** One line for an error; nested values are left out, since `JSON.stringify` overflows the stack on deep ones. */

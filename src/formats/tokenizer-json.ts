@@ -5,6 +5,7 @@
  */
 import * as z from 'zod';
 import { ConfigError, DataError } from '../core/errors.ts';
+import { isJsonObject } from '../core/json.ts';
 
 const pattern = z.union([z.object({ String: z.string().min(1) }), z.object({ Regex: z.string().min(1) })]);
 
@@ -112,7 +113,7 @@ const modelSchema = z.object({
   fuse_unk: z.boolean().nullish(),
   byte_fallback: z.boolean().nullish(),
   ignore_merges: z.boolean().nullish(),
-  vocab: z.custom<Readonly<Record<string, number>>>(isObject, 'must be an object'),
+  vocab: z.custom<Readonly<Record<string, number>>>(isJsonObject, 'must be an object'),
   merges: z.custom<readonly unknown[]>(Array.isArray, 'must be a list'),
 });
 
@@ -131,9 +132,9 @@ export interface TokenizerJson {
 
 /** Throws ConfigError with what is supported if a piece is not, and DataError if the file is not a tokenizer. */
 export function parseTokenizerJson(json: unknown, source: string): TokenizerJson {
-  if (!isObject(json)) throw new DataError(`${source}: must be a JSON object, got ${describe(json)}`);
+  if (!isJsonObject(json)) throw new DataError(`${source}: must be a JSON object, got ${describe(json)}`);
   const { model } = json;
-  if (!isObject(model)) throw new DataError(`${source}: model must be a JSON object, got ${describe(model)}`);
+  if (!isJsonObject(model)) throw new DataError(`${source}: model must be a JSON object, got ${describe(model)}`);
   // Files of before 0.12 do not name the type of the model; merges are what only BPE has.
   const type = model.type ?? ('merges' in model ? 'BPE' : undefined);
   if (type !== 'BPE') throw new ConfigError(`${source}: model must be BPE, got ${describe(type)}`);
@@ -188,10 +189,6 @@ function check<T>(schema: z.ZodType<T>, value: unknown, what: string): T {
   const parsed = schema.safeParse(value);
   if (parsed.success) return parsed.data;
   throw new ConfigError(`${what}: ${z.prettifyError(parsed.error)}`, { cause: parsed.error });
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function describe(value: unknown): string {

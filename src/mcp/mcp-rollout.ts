@@ -4,8 +4,9 @@
  */
 import { randomUUID } from 'node:crypto';
 import type OpenAI from 'openai';
-import { AbortedError, ConfigError, messageOf } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { AbortedError, messageOf } from '../core/errors.ts';
+import { isJsonObject } from '../core/json.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { deriveSeed } from '../core/rng.ts';
 import { type ChatChoice, Trajectory } from '../core/trajectory.ts';
 import type { ChatModel } from '../sdk/model.ts';
@@ -63,9 +64,7 @@ export async function mcpRollout(
 ): Promise<Trajectory> {
   refuseUnknownKeys('mcpRollout', options, optionNames);
   const { task, systemPrompt = defaultSystemPrompt, maxTurns = 10, step, signal } = options;
-  if (!Number.isInteger(maxTurns) || maxTurns < 1) {
-    throw new ConfigError(`mcpRollout: maxTurns must be a positive integer, got ${maxTurns}`);
-  }
+  requireIntegers('mcpRollout', { maxTurns }, 1);
   const tools = session.tools.map(toOpenAITool);
   const trajectory = new Trajectory({
     messagesAndChoices: [
@@ -140,13 +139,11 @@ async function runCall(
   }
 }
 
-function parseArguments(text: string): Record<string, unknown> | null {
+function parseArguments(text: string): Readonly<Record<string, unknown>> | null {
   if (text.trim() === '') return {};
   try {
     const value: unknown = JSON.parse(text);
-    return typeof value === 'object' && value !== null && !Array.isArray(value)
-      ? (value as Record<string, unknown>)
-      : null;
+    return isJsonObject(value) ? value : null;
   } catch {
     return null;
   }

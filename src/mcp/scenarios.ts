@@ -4,7 +4,7 @@
  */
 import * as z from 'zod';
 import { ConfigError, DataError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { createRng, shuffle } from '../core/rng.ts';
 import { type JudgeModel, resolveJudge } from '../rewards/judge.ts';
 import { findJson } from '../rewards/judge-reply.ts';
@@ -78,11 +78,7 @@ export async function generateScenarios(options: GenerateScenariosOptions): Prom
   refuseUnknownKeys('generateScenarios', options, optionNames);
   const { tools, count = 24, maxRequests = 4, timeoutMs = 180_000, signal } = options;
   if (tools.length === 0) throw new ConfigError('generateScenarios: tools must hold at least one tool, got none');
-  for (const [name, value] of Object.entries({ count, maxRequests })) {
-    if (!Number.isInteger(value) || value < 1) {
-      throw new ConfigError(`generateScenarios: ${name} must be a positive integer, got ${value}`);
-    }
-  }
+  requireIntegers('generateScenarios', { count, maxRequests }, 1);
   const generator = resolveJudge(options.generatorModel);
   const found = new Map<string, McpScenario>();
   let refused = 'nothing';

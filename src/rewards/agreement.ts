@@ -1,4 +1,5 @@
 /** How far two scorings of the same trajectories agree. Layer 5. Source: Kendall (1945), "The treatment of ties in ranking problems". */
+import { average } from '../core/advantage.ts';
 
 /**
  * Kendall's tau-b: 1 for the same order, −1 for the reverse, ties counted out.
@@ -22,7 +23,7 @@ export function kendallTau(a: readonly number[], b: readonly number[]): number |
 }
 
 export function meanAbsoluteDifference(a: readonly number[], b: readonly number[]): number {
-  return mean(a.map((value, index) => Math.abs(value - (b[index] as number))));
+  return average(a.map((value, index) => Math.abs(value - (b[index] as number))));
 }
 
 export interface Agreement {
@@ -38,18 +39,7 @@ export function agreementOf(repeats: readonly (readonly number[])[]): Agreement 
   const pairs = repeats.flatMap((a, index) => repeats.slice(index + 1).map((b) => [a, b] as const));
   const taus = pairs.map(([a, b]) => kendallTau(a, b)).filter((tau) => tau !== null);
   return {
-    kendallTau: taus.length === 0 ? null : mean(taus),
-    meanAbsoluteDifference: mean(pairs.map(([a, b]) => meanAbsoluteDifference(a, b))),
+    kendallTau: taus.length === 0 ? null : average(taus),
+    meanAbsoluteDifference: average(pairs.map(([a, b]) => meanAbsoluteDifference(a, b))),
   };
-}
-
-/** 0 for an empty list. */
-export function mean(values: readonly number[]): number {
-  return values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length;
-}
-
-/** Population standard deviation; 0 for an empty list. */
-export function standardDeviation(values: readonly number[]): number {
-  const centre = mean(values);
-  return Math.sqrt(mean(values.map((value) => (value - centre) ** 2)));
 }

@@ -1,5 +1,5 @@
 /** Signs that a reward is gamed, each a function of what was observed so far. Layer 5. Pure: rows in, an alarm or null out. */
-import { mean } from './agreement.ts';
+import { average } from '../core/advantage.ts';
 
 /** What one batch of groups looked like. Plain data: keep rows to go on later. */
 export interface GuardRow {
@@ -133,7 +133,7 @@ const checkHeldOut: Check = ({ row, before, thresholds, minHistory }) => {
   if (row.heldOut === null || rows.length < Math.max(2, minHistory)) return null;
   const half = Math.floor(rows.length / 2);
   const change = (read: (row: GuardRow) => number): number =>
-    mean(rows.slice(-half).map(read)) - mean(rows.slice(0, half).map(read));
+    average(rows.slice(-half).map(read)) - average(rows.slice(0, half).map(read));
   const rise = change(({ meanReward }) => meanReward);
   const fall = -change(({ heldOut }) => heldOut as number);
   if (rise <= thresholds.divergence) return null;
@@ -199,12 +199,12 @@ function alarm(kind: AlarmKind, { step }: GuardRow, value: number, threshold: nu
 function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = Math.floor(sorted.length / 2);
-  return sorted.length % 2 === 1 ? (sorted[middle] as number) : mean(sorted.slice(middle - 1, middle + 1));
+  return sorted.length % 2 === 1 ? (sorted[middle] as number) : average(sorted.slice(middle - 1, middle + 1));
 }
 
 /** Pearson's correlation; null where a side does not vary. */
 export function correlation(a: readonly number[], b: readonly number[]): number | null {
-  const [meanA, meanB] = [mean(a), mean(b)];
+  const [meanA, meanB] = [average(a), average(b)];
   let [products, squaresA, squaresB] = [0, 0, 0];
   for (const [index, value] of a.entries()) {
     const [fromA, fromB] = [value - meanA, (b[index] as number) - meanB];

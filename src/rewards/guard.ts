@@ -2,10 +2,11 @@
  * Watches groups for signs that the policy games its reward. Layer 5.
  * Alarms are data with numbers and thresholds; nothing throws unless asked to, and no group is changed.
  */
+import { average, standardDeviation } from '../core/advantage.ts';
 import { ConfigError, DataError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { canonicalJson } from '../core/json.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import type { Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
-import { mean, standardDeviation } from './agreement.ts';
 import { type Measure, measured } from './budget-rewards.ts';
 import {
   type AlarmKind,
@@ -17,7 +18,6 @@ import {
   type GuardThresholds,
   type RewardAlarm,
 } from './guard-checks.ts';
-import { canonicalJson } from './json.ts';
 
 export interface RewardGuardOptions {
   /** The highest reward there is: many trajectories at it are a sign of saturation. Default: not watched. */
@@ -62,11 +62,7 @@ export function createRewardGuard(options: RewardGuardOptions = {}): RewardGuard
   refuseUnknownKeys('createRewardGuard', options, optionNames);
   const { window = 20, minHistory = 5, throwOn = [] } = options;
   const thresholds = checkThresholds(options.thresholds ?? {});
-  for (const [name, value] of Object.entries({ window, minHistory })) {
-    if (!Number.isInteger(value) || value < 1) {
-      throw new ConfigError(`createRewardGuard: ${name} must be a positive integer, got ${value}`);
-    }
-  }
+  requireIntegers('createRewardGuard', { window, minHistory }, 1);
   const unknown = throwOn.find((kind) => !alarmKinds.includes(kind));
   if (unknown !== undefined) {
     throw new ConfigError(`createRewardGuard: throwOn must be of ${alarmKinds.join(', ')}, got ${unknown}`);
@@ -106,8 +102,8 @@ export async function describeGroups(
   return {
     step,
     trajectories: trajectories.length,
-    meanReward: mean(trajectories.map(({ reward }) => reward)),
-    groupStd: spreads.length === 0 ? null : mean(spreads),
+    meanReward: average(trajectories.map(({ reward }) => reward)),
+    groupStd: spreads.length === 0 ? null : average(spreads),
     saturation: maxReward === undefined ? null : atMax / trajectories.length,
     lengthCorrelation: correlateLength(groups, length, minCorrelated),
     heldOut: heldOut === undefined ? null : await meanHeldOut(trajectories, heldOut),
@@ -120,7 +116,7 @@ async function meanHeldOut(
   heldOut: NonNullable<RewardGuardOptions['heldOut']>,
 ): Promise<number> {
   const read = typeof heldOut === 'function' ? heldOut : (one: Trajectory) => measured('reward guard', heldOut, one);
-  const value = mean(await Promise.all(trajectories.map(read)));
+  const value = average(await Promise.all(trajectories.map(read)));
   if (!Number.isFinite(value)) throw new DataError(`reward guard: heldOut must give finite numbers, got ${value}`);
   return value;
 }
@@ -130,7 +126,7 @@ function correlateLength(groups: readonly TrajectoryGroup[], length: Measure, le
   const lengths: number[] = [];
   for (const { trajectories } of groups) {
     const ofGroup = trajectories.map((trajectory) => measured('reward guard', length, trajectory));
-    const centre = { reward: mean(trajectories.map(({ reward }) => reward)), length: mean(ofGroup) };
+    const centre = { reward: average(trajectories.map(({ reward }) => reward)), length: average(ofGroup) };
     if (standardDeviation(ofGroup) === 0 && trajectories.length > 0) continue;
     if (trajectories.every(({ reward }) => reward === trajectories[0]?.reward)) continue;
     rewards.push(...trajectories.map(({ reward }) => reward - centre.reward));

@@ -1,15 +1,5 @@
-/** JSON that can be compared and shown: canonical text, names given twice, text that cannot leave its tag. Layer 5. */
+/** JSON as judges get and give it: names given twice, text that cannot leave its tag, hashes. Layer 5. */
 import { createHash } from 'node:crypto';
-
-/** JSON text with sorted names: equal for equal values, whatever order they were written in. `undefined` is left out, as JSON does. */
-export function canonicalJson(value: unknown): string {
-  return (
-    JSON.stringify(value, (_name, item: unknown) => {
-      if (typeof item !== 'object' || item === null || Array.isArray(item)) return item;
-      return Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0)));
-    }) ?? 'null'
-  );
-}
 
 export function sha256(text: string): string {
   return createHash('sha256').update(text).digest('hex');

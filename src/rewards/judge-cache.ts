@@ -7,7 +7,8 @@ import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { canonicalJson, sha256 } from './json.ts';
+import { canonicalJson } from '../core/json.ts';
+import { sha256 } from './json.ts';
 import type { JudgeScore } from './judge-reply.ts';
 
 const entry = z.strictObject({

@@ -1,6 +1,7 @@
 /** How a judge behaves, summed over any number of groups: what RULER cost, what went wrong, how far its scores can be trusted. Layer 5. */
+import { average, standardDeviation } from '../core/advantage.ts';
 import { type TokenPrices, type TokenUsage, tokenCost } from '../core/token-cost.ts';
-import { type Agreement, mean, standardDeviation } from './agreement.ts';
+import type { Agreement } from './agreement.ts';
 import type { JudgeProblem, ProblemCounts } from './judge-reply.ts';
 
 /** Sums; all but the maximum of latencies add up over groups. */
@@ -195,5 +196,5 @@ function snakeCase(name: string): string {
 /** Scores of several repeats as one, trajectory by trajectory. */
 export function averageScores(repeats: readonly (readonly number[])[]): number[] {
   const [first = []] = repeats;
-  return first.map((_, index) => mean(repeats.map((scores) => scores[index] as number)));
+  return first.map((_, index) => average(repeats.map((scores) => scores[index] as number)));
 }

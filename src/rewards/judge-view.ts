@@ -3,8 +3,9 @@
  * Layer 5. Pure functions.
  */
 import { ConfigError, DataError } from '../core/errors.ts';
+import { canonicalJson } from '../core/json.ts';
+import { requireIntegers } from '../core/options.ts';
 import { type ChatChoice, type ChatMessage, isChoice } from '../core/trajectory.ts';
-import { canonicalJson } from './json.ts';
 
 /** What may be judged: a `Trajectory` is one. */
 export interface JudgedTrajectory {
@@ -96,9 +97,7 @@ export interface LengthLimit {
 }
 
 export function checkLengthLimit({ maxCharacters, onTooLong }: LengthLimit): void {
-  if (!Number.isInteger(maxCharacters) || maxCharacters < 1000) {
-    throw new ConfigError(`ruler: maxCharacters must be a whole number of at least 1000, got ${maxCharacters}`);
-  }
+  requireIntegers('ruler', { maxCharacters }, 1000);
   if (onTooLong !== 'error' && onTooLong !== 'elide') {
     throw new ConfigError(`ruler: onTooLong must be 'error' or 'elide', got ${String(onTooLong)}`);
   }

@@ -5,7 +5,7 @@
 import OpenAI from 'openai';
 import pLimit, { type LimitFunction } from 'p-limit';
 import { ApiError, ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import type { TokenPrices } from '../core/token-cost.ts';
 import { runOutsideCapture } from '../sdk/capture-scope.ts';
 import { withDeadline } from '../sdk/deadline.ts';
@@ -66,9 +66,7 @@ type Send = (request: JudgeRequest, form: RequestForm, signal: AbortSignal) => P
 export function createJudge(judgeModel: Exclude<JudgeModel, Judge>, options: JudgeOptions = {}): Judge {
   refuseUnknownKeys('createJudge', options, ['prices', 'maxConcurrency']);
   const { prices = null, maxConcurrency = 16 } = options;
-  if (!Number.isInteger(maxConcurrency) || maxConcurrency < 1) {
-    throw new ConfigError(`createJudge: maxConcurrency must be a positive integer, got ${maxConcurrency}`);
-  }
+  requireIntegers('createJudge', { maxConcurrency }, 1);
   const limit = pLimit(maxConcurrency);
   if (typeof judgeModel === 'string') {
     const { endpoint, model } = findProvider(judgeModel);

@@ -1,8 +1,9 @@
 /** One scoring from trajectories to scores: what is shown, in which order, from the cache or from the judge, and the mean of repeats. Layer 5. */
 import { JudgeError } from '../core/errors.ts';
+import { canonicalJson } from '../core/json.ts';
 import { createRng, shuffle } from '../core/rng.ts';
 import { agreementOf } from './agreement.ts';
-import { canonicalJson, sha256 } from './json.ts';
+import { sha256 } from './json.ts';
 import type { Judge } from './judge.ts';
 import { defaultCacheDirectory, readCached, writeCached } from './judge-cache.ts';
 import { averageScores, JudgeHealth } from './judge-health.ts';

@@ -1,5 +1,5 @@
 /** Options of RULER and their defaults. Layer 5. */
-import { ConfigError } from '../core/errors.ts';
+import { requireIntegers } from '../core/options.ts';
 import type { JudgeHealth } from './judge-health.ts';
 import type { RoundOptions } from './judge-rounds.ts';
 import { checkLengthLimit, type LengthLimit } from './judge-view.ts';
@@ -88,11 +88,8 @@ export function checkJudgingOptions(options: JudgingOptions<never>): JudgingSett
       typeof options.debug === 'function' ? options.debug : options.debug ? (text) => console.error(text) : () => {},
   };
   checkLengthLimit(settings);
-  const least = { repeats: 1, maxTokens: 1, timeoutMs: 1, maxReasks: 0, maxRetries: 0, retryDelayMs: 0 } as const;
-  for (const [name, minimum] of Object.entries(least) as [keyof typeof least, number][]) {
-    if (!Number.isInteger(settings[name]) || settings[name] < minimum) {
-      throw new ConfigError(`ruler: ${name} must be a whole number of at least ${minimum}, got ${settings[name]}`);
-    }
-  }
+  const { repeats, maxTokens, timeoutMs, maxReasks, maxRetries, retryDelayMs } = settings;
+  requireIntegers('ruler', { repeats, maxTokens, timeoutMs }, 1);
+  requireIntegers('ruler', { maxReasks, maxRetries, retryDelayMs }, 0);
   return settings;
 }

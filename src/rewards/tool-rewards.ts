@@ -1,6 +1,7 @@
 /** Reward of tool calls against those that were expected. Layer 5. Arguments are compared as JSON values, ids not at all. */
+
+import { canonicalJson } from '../core/json.ts';
 import type { Trajectory } from '../core/trajectory.ts';
-import { canonicalJson } from './json.ts';
 import { type FromScenario, resolveFrom, type SyncReward } from './reward.ts';
 
 export interface ExpectedCall {

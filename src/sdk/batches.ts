@@ -1,7 +1,7 @@
 /** Batches of gathered groups, one after another, while the next ones are already rolled out. Layer 5. */
 import type { LimitFunction } from 'p-limit';
-import { AbortedError, ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { AbortedError } from '../core/errors.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import { type GatherGroupsOptions, type GroupSource, gatherSource, rolloutCount } from './gather.ts';
 import { createLimit, gatherOptionNames, runGather } from './gather-run.ts';
@@ -38,9 +38,8 @@ export async function* trajectoryGroupBatches(
 ): AsyncGenerator<GroupBatch, void> {
   refuseUnknownKeys('trajectoryGroupBatches', options, OPTION_NAMES);
   const { batchSize, maxBatchExceptions = 0, maxConcurrentBatches = 4, skipBatches = 0, ...gather } = options;
-  requireCount('batchSize', batchSize, 1);
-  requireCount('maxConcurrentBatches', maxConcurrentBatches, 1);
-  requireCount('skipBatches', skipBatches, 0);
+  requireIntegers('trajectoryGroupBatches', { batchSize, maxConcurrentBatches }, 1);
+  requireIntegers('trajectoryGroupBatches', { skipBatches }, 0);
   const controller = new AbortController();
   const onAbort = (): void => controller.abort(options.signal?.reason);
   if (options.signal?.aborted) onAbort();
@@ -106,11 +105,5 @@ async function* readBatches(
     }
   } finally {
     await iterator.return?.();
-  }
-}
-
-function requireCount(name: string, value: number, least: number): void {
-  if (!Number.isSafeInteger(value) || value < least) {
-    throw new ConfigError(`trajectoryGroupBatches: ${name} must be an integer from ${least}, got ${value}`);
   }
 }

@@ -3,6 +3,7 @@
  * What destroys needs `{ confirm: true }`; without it nothing happens, and the error says what would be lost.
  */
 import type * as z from 'zod';
+import { average } from '../core/advantage.ts';
 import { ConfigError, DataError } from '../core/errors.ts';
 import { refuseUnknownKeys } from '../core/options.ts';
 import {
@@ -162,7 +163,7 @@ export function chooseKept(
 }
 
 function meanOf(points: readonly MetricPoint[]): number | null {
-  return points.length === 0 ? null : points.reduce((sum, { value }) => sum + value, 0) / points.length;
+  return points.length === 0 ? null : average(points.map(({ value }) => value));
 }
 
 async function callDeleteCheckpoint(api: Api, name: string, step: number, options: ConfirmOptions): Promise<Removed> {

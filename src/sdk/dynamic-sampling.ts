@@ -3,8 +3,7 @@
  * until enough groups do, or a bound is met. Layer 5.
  */
 import { isZeroVariance } from '../core/advantage.ts';
-import { ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import type { TrajectoryGroup } from '../core/trajectory.ts';
 import { type GatherGroupsOptions, type GroupSource, gatherSource, rolloutCount } from './gather.ts';
 import { type GatherRun, gatherOptionNames, runGather } from './gather-run.ts';
@@ -38,12 +37,8 @@ export async function gatherInformativeGroups(
 ): Promise<InformativeGroups> {
   refuseUnknownKeys('gatherInformativeGroups', options, [...gatherOptionNames, 'afterEach', 'groups', 'maxSources']);
   const { groups: wanted, maxSources = 4 * wanted } = options;
-  if (!Number.isInteger(wanted) || wanted < 1) {
-    throw new ConfigError(`gatherInformativeGroups: groups must be a positive integer, got ${wanted}`);
-  }
-  if (!Number.isInteger(maxSources) || maxSources < wanted) {
-    throw new ConfigError(`gatherInformativeGroups: maxSources must be an integer from ${wanted}, got ${maxSources}`);
-  }
+  requireIntegers('gatherInformativeGroups', { groups: wanted }, 1);
+  requireIntegers('gatherInformativeGroups', { maxSources }, wanted);
   const iterator = sources[Symbol.iterator]();
   try {
     const [found] = await runGather([], options, (run) => [refill(iterator, wanted, maxSources, options, run)]);

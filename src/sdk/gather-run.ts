@@ -2,6 +2,7 @@
 import { setMaxListeners } from 'node:events';
 import pLimit, { type LimitFunction } from 'p-limit';
 import { AbortedError, ConfigError, DataError, RolloutError } from '../core/errors.ts';
+import { requireIntegers } from '../core/options.ts';
 import { type RolloutException, Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
 import { pause } from '../core/wait.ts';
 import { withDeadline } from './deadline.ts';
@@ -83,8 +84,8 @@ export async function runGather<T>(
 
 /** Throws ConfigError on a `maxConcurrency` that is no positive integer. */
 export function createLimit({ maxConcurrency = 128 }: Pick<GatherOptions, 'maxConcurrency'>): LimitFunction {
-  if (Number.isInteger(maxConcurrency) && maxConcurrency > 0) return pLimit(maxConcurrency);
-  throw new ConfigError(`gather: maxConcurrency must be a positive integer, got ${maxConcurrency}`);
+  requireIntegers('gather', { maxConcurrency }, 1);
+  return pLimit(maxConcurrency);
 }
 
 /** A gather under way. */

@@ -1,6 +1,6 @@
 /** From a rollout of one trajectory to one of a group: what `PipelineTrainer` and loops of one's own run for each scenario. Layer 5. */
 import { ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { deriveSeed } from '../core/rng.ts';
 import { type Trajectory, TrajectoryGroup } from '../core/trajectory.ts';
 import { type AfterEachResult, gatherTrajectoryGroups, trajectoryGroup } from './gather.ts';
@@ -40,9 +40,7 @@ export function createGroupRollout<S>(
 ): GroupRollout<S> {
   refuseUnknownKeys('createGroupRollout', options, ['groupSize', 'timeoutMs', 'afterGroup']);
   const { groupSize, timeoutMs = 0, afterGroup } = options;
-  if (!Number.isInteger(groupSize) || groupSize < 1) {
-    throw new ConfigError(`createGroupRollout: groupSize must be a positive integer, got ${groupSize}`);
-  }
+  requireIntegers('createGroupRollout', { groupSize }, 1);
   return async (scenario, context) => {
     const exceptions: { type: string; message: string; stack?: string }[] = [];
     const members = Array.from({ length: groupSize }, (_, member) => ({ signal }: RolloutContext) => {

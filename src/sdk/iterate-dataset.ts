@@ -1,6 +1,6 @@
 /** A dataset in batches of one step each, over several epochs, in an order that the seed alone decides. Layer 5. */
 import { ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { createRng, shuffle } from '../core/rng.ts';
 
 export interface IterateDatasetOptions {
@@ -30,9 +30,9 @@ export function* iterateDataset<T>(
 ): Generator<DatasetStep<T>, void> {
   refuseUnknownKeys('iterateDataset', options, ['groupsPerStep', 'epochs', 'initialStep', 'seed']);
   const { groupsPerStep = 1, epochs = 1, initialStep = 0, seed = 0 } = options;
-  requireCount('groupsPerStep', groupsPerStep, 1);
-  if (epochs !== Number.POSITIVE_INFINITY) requireCount('epochs', epochs, 0);
-  requireCount('initialStep', initialStep, 0);
+  requireIntegers('iterateDataset', { groupsPerStep }, 1);
+  if (epochs !== Number.POSITIVE_INFINITY) requireIntegers('iterateDataset', { epochs }, 0);
+  requireIntegers('iterateDataset', { initialStep }, 0);
   if (items.length === 0) throw new ConfigError('iterateDataset: needs at least one item, got none');
   const stepsPerEpoch = Math.ceil(items.length / groupsPerStep);
   for (let epoch = Math.floor(initialStep / stepsPerEpoch); epoch < epochs; epoch++) {
@@ -53,10 +53,4 @@ export function* iterateDataset<T>(
 /** The items in the order of one epoch. */
 export function epochOrder<T>(items: readonly T[], seed: number | null, epoch: number): readonly T[] {
   return seed === null ? items : shuffle(items, createRng(seed, 'dataset-order', epoch));
-}
-
-function requireCount(name: string, value: number, least: number): void {
-  if (!Number.isSafeInteger(value) || value < least) {
-    throw new ConfigError(`iterateDataset: ${name} must be an integer from ${least}, got ${value}`);
-  }
 }

@@ -1,7 +1,6 @@
 /** A function that runs at most so many times at once, over all its callers. Layer 5. */
 import pLimit, { type LimitFunction } from 'p-limit';
-import { ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 
 export interface LimitConcurrencyOptions<A extends readonly unknown[]> {
   /** Calls with different keys do not wait for each other, as of different endpoints; default: one limit for all. */
@@ -18,9 +17,7 @@ export function limitConcurrency<A extends readonly unknown[], T>(
   options: LimitConcurrencyOptions<A> = {},
 ): (...args: A) => Promise<T> {
   refuseUnknownKeys('limitConcurrency', options, ['deriveKey']);
-  if (!Number.isInteger(limit) || limit < 1) {
-    throw new ConfigError(`limitConcurrency: the limit must be a positive integer, got ${limit}`);
-  }
+  requireIntegers('limitConcurrency', { limit }, 1);
   const limits = new Map<string, LimitFunction>();
   return async (...args) => {
     const key = options.deriveKey?.(...args) ?? '';

@@ -1,6 +1,6 @@
 /** Options of `PipelineTrainer`, with their defaults and rules. Layer 5. */
 import { ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import type { Loggable } from './encode.ts';
 import type { GroupRollout } from './group-rollout.ts';
 import type { TrainableModel } from './model.ts';
@@ -132,24 +132,16 @@ export function readPipelineOptions<S>(options: PipelineOptions<S>): PipelineCon
 }
 
 function checkConfig<S>(config: PipelineConfig<S>): void {
-  const require = (name: keyof PipelineConfig<S>, least: number): void => {
-    const value = config[name];
-    if (!Number.isSafeInteger(value) || Number(value) < least) {
-      throw new ConfigError(`PipelineTrainer: ${name} must be an integer from ${least}, got ${value}`);
-    }
-  };
+  const { workers, minBatchSize, maxBatchSize, maxStaleness, maxQueuedGroups, untilStep, epochs } = config;
+  const { collapseAfter, evaluateEvery, servedPolicies } = config;
+  const { rolloutTimeoutMs, evaluationTimeoutMs, stallTimeoutMs } = config;
   if (config.scenarios.length === 0) throw new ConfigError('PipelineTrainer: needs at least one scenario, got none');
-  for (const name of ['workers', 'minBatchSize', 'collapseAfter', 'evaluateEvery', 'maxQueuedGroups'] as const) {
-    require(name, 1);
-  }
-  for (const name of ['rolloutTimeoutMs', 'evaluationTimeoutMs', 'stallTimeoutMs', 'servedPolicies'] as const) {
-    require(name, 1);
-  }
-  require('untilStep', 0);
-  require('maxStaleness', 0);
-  require('maxBatchSize', config.minBatchSize);
-  require('maxQueuedGroups', config.minBatchSize);
-  if (config.epochs !== Number.POSITIVE_INFINITY) require('epochs', 1);
+  const what = 'PipelineTrainer';
+  requireIntegers(what, { workers, minBatchSize, collapseAfter, evaluateEvery, servedPolicies }, 1);
+  requireIntegers(what, { rolloutTimeoutMs, evaluationTimeoutMs, stallTimeoutMs }, 1);
+  requireIntegers(what, { untilStep, maxStaleness }, 0);
+  requireIntegers(what, { maxBatchSize, maxQueuedGroups }, minBatchSize);
+  if (epochs !== Number.POSITIVE_INFINITY) requireIntegers(what, { epochs }, 1);
   const { maxExceptions } = config;
   if (!(maxExceptions >= 0) || (maxExceptions >= 1 && !Number.isInteger(maxExceptions))) {
     throw new ConfigError(

@@ -3,7 +3,7 @@
  * Never for `train` calls: they carry an idempotency key of their own and are sent again where that is safe.
  */
 import { AbortedError, ConfigError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { pause } from '../core/wait.ts';
 
 export interface RetryOptions {
@@ -36,9 +36,7 @@ export function retry<A extends readonly unknown[], T>(
   refuseUnknownKeys('retry', options, OPTION_NAMES);
   const { maxAttempts = 3, delayMs = 250, backoffFactor = 2, maxDelayMs = 30_000 } = options;
   const { retryOn = isWorthRetrying, onRetry, signal } = options;
-  if (!Number.isInteger(maxAttempts) || maxAttempts < 1) {
-    throw new ConfigError(`retry: maxAttempts must be a positive integer, got ${maxAttempts}`);
-  }
+  requireIntegers('retry', { maxAttempts }, 1);
   if (!(delayMs >= 0 && maxDelayMs >= 0)) {
     throw new ConfigError(`retry: delays must not be negative, got delayMs ${delayMs}, maxDelayMs ${maxDelayMs}`);
   }

@@ -7,6 +7,7 @@
 import { createHash } from 'node:crypto';
 import { type FileHandle, open } from 'node:fs/promises';
 import { AbortedError, ConfigError, DataError } from '../core/errors.ts';
+import { isJsonObject } from '../core/json.ts';
 import { createRng } from '../core/rng.ts';
 import { defaultSftConfig, type ScheduleSpan } from '../core/sft-config.ts';
 import type { TrainProgress } from '../wire/training.ts';
@@ -229,9 +230,8 @@ function parseRow({ bytes, line }: SftFileRow, path: string, ignoreFields: reado
       cause,
     });
   }
-  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
-  const known = isObject
-    ? Object.fromEntries(Object.entries(value as object).filter(([name]) => !ignoreFields.includes(name)))
+  const known = isJsonObject(value)
+    ? Object.fromEntries(Object.entries(value).filter(([name]) => !ignoreFields.includes(name)))
     : value;
   const row = checkConversation(known, where) as SftConversation;
   const last = row.messages.at(-1)?.role;

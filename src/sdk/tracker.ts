@@ -3,6 +3,7 @@
  * around it (tracker-queue.ts) has a bounded queue, so that a tracker that is down, hangs or answers nonsense never stops or slows training.
  */
 import { ApiError, ConfigError } from '../core/errors.ts';
+import { isJsonObject } from '../core/json.ts';
 import type { TrackedGroup } from './tracked-groups.ts';
 
 /** What a tracker is told about a run before its first row. */
@@ -102,7 +103,7 @@ export function mergeConfig(current: TrackerConfig, update: TrackerConfig, path 
     const place = `${path}.${key}`;
     const before = Object.hasOwn(merged, key) ? merged[key] : undefined;
     if (before === undefined) merged[key] = toPlain(value, place);
-    else if (isObject(before) && isObject(value)) merged[key] = mergeConfig(before, value, place);
+    else if (isJsonObject(before) && isJsonObject(value)) merged[key] = mergeConfig(before, value, place);
     else if (JSON.stringify(before) !== JSON.stringify(value)) {
       throw new ConfigError(
         `tracker ${place}: must stay what it was set to, ${JSON.stringify(before)}, got ${JSON.stringify(value)}`,
@@ -119,10 +120,6 @@ function toPlain(value: unknown, place: string): unknown {
     throw new ConfigError(`tracker ${place}: must be JSON data, got a ${typeof value}`);
   }
   return text === undefined ? undefined : JSON.parse(text);
-}
-
-function isObject(value: unknown): value is TrackerConfig {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** Statuses that do not say that this very content is wrong: no key, no access, no such run yet, too slow, too many. */

@@ -2,6 +2,7 @@
  * Between the names of the training API (snake case) and those of `core/` and the SDK (camel case). Layer 0.
  * The only place that knows both; each function is one direction of one object.
  */
+import { isJsonObject } from '../core/json.ts';
 import {
   type AdamOptions,
   defaultKlPenalty,
@@ -25,12 +26,8 @@ export function toSnakeCase(options: object): Record<string, unknown> {
   return Object.fromEntries(
     Object.entries(options)
       .filter(([, value]) => value !== undefined)
-      .map(([key, value]) => [snakeCase(key), isPlainObject(value) ? toSnakeCase(value) : value]),
+      .map(([key, value]) => [snakeCase(key), isJsonObject(value) ? toSnakeCase(value) : value]),
   );
-}
-
-function isPlainObject(value: unknown): value is object {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** The field name at the start of a message, as in `adam.weight_decay: must be …`, in camel case. */

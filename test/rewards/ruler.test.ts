@@ -322,7 +322,7 @@ test('unknown and senseless options are refused by name', async () => {
     /^ruler: known options are .*got rubrik$/,
   );
   await expect(ruler(lists, { judgeModel, repeats: 0 })).rejects.toThrow(
-    'ruler: repeats must be a whole number of at least 1, got 0',
+    'ruler: repeats must be an integer from 1, got 0',
   );
   await expect(ruler(lists, { judgeModel, maxCharacters: 10 })).rejects.toThrow(ConfigError);
 });

@@ -5,6 +5,7 @@
  */
 import { hash } from 'node:crypto';
 import type { PlainMessage, ToolCall } from '../../core/chat.ts';
+import { canonicalJson } from '../../core/json.ts';
 import type { ReasoningFormat } from '../../formats/reasoning-format.ts';
 
 export interface HistoryKeys {
@@ -86,23 +87,12 @@ function withoutReasoning(content: string, reasoning: ReasoningFormat | null): s
   return end < 0 ? content : content.slice(end + reasoning.end.length);
 }
 
-/** Deeper values are compared as they are written. */
-const maxDepth = 256;
-
-/** JSON with sorted keys and numbers as JavaScript writes them. What is no JSON stays as it is. */
+/** JSON with sorted keys and numbers as JavaScript writes them. What is no JSON, or too deep for the stack, stays as it is. */
 function canonicalArguments({ arguments: text }: ToolCall): string {
   if (text.trim() === '') return '{}';
   try {
-    return writeSorted(JSON.parse(text), 0);
+    return canonicalJson(JSON.parse(text));
   } catch {
     return text.trim();
   }
-}
-
-function writeSorted(value: unknown, depth: number): string {
-  if (depth > maxDepth) throw new RangeError('too deep');
-  if (Array.isArray(value)) return `[${value.map((item) => writeSorted(item, depth + 1)).join(',')}]`;
-  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
-  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
-  return `{${entries.map(([key, item]) => `${JSON.stringify(key)}:${writeSorted(item, depth + 1)}`).join(',')}}`;
 }

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { DataError } from '../../core/errors.ts';
+import { isJsonObject } from '../../core/json.ts';
 import { formatJson, isPresent, readJsonFile, writeFileAtomic } from '../../formats/atomic-files.ts';
 import { refuse } from '../../wire/errors.ts';
 import { maxStateBytes, type RunState, runState } from '../../wire/state.ts';
@@ -32,11 +33,7 @@ export function mergeStates(state: RunState, patch: RunState): RunState {
   const merged = new Map(Object.entries(state));
   for (const [key, value] of Object.entries(patch)) {
     const old = merged.get(key);
-    merged.set(key, isObject(old) && isObject(value) ? mergeStates(old, value) : value);
+    merged.set(key, isJsonObject(old) && isJsonObject(value) ? mergeStates(old, value) : value);
   }
   return Object.fromEntries(merged);
-}
-
-function isObject(value: unknown): value is RunState {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -13,6 +13,7 @@ import { resolveGroups } from '../rollouts/rollout-histories.ts';
 import { formatTrajectories } from '../store/trajectory-files.ts';
 import { scoreByTeacher, type Teacher, type TeacherScores } from './distill-teacher.ts';
 import { resolveTurns } from './resolve-turns.ts';
+import { maxDataPerCall } from './score-sequences.ts';
 import { buildSequences, type TrainingSequence } from './sequences.ts';
 import { type Metrics, trajectoryMetrics } from './train-metrics.ts';
 import {
@@ -22,9 +23,6 @@ import {
   type PreparedJob,
   type UpdateContext,
 } from './training-job.ts';
-
-/** Data of one engine call: bounds messages between processes and the time between two progress reports. */
-const maxDataPerCall = 64;
 
 /** Checks a `distill` call. Throws DataError that names the group, before anything runs. */
 export function prepareDistillation(

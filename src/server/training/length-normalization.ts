@@ -5,6 +5,7 @@
  *   2402.03300); constant: 1 / (M·L) (Dr. GRPO, arXiv 2503.20783).
  * The first two are a scale alone. The last two weigh tokens by N / (M·n) and N / (M·L), under the scale of `token`.
  */
+import { average } from '../../core/advantage.ts';
 import type { LengthNormalization } from '../../core/train-config.ts';
 import type { TrainingSequence } from './sequences.ts';
 
@@ -31,7 +32,7 @@ export function weighTokens(
 ): readonly (readonly TrainingSequence[])[] {
   if (normalization === 'part' || normalization === 'token') return trajectories;
   const lengths = trajectories.map((sequences) => sequences.reduce((sum, { actionTokens }) => sum + actionTokens, 0));
-  const mean = lengths.reduce((sum, length) => sum + length, 0) / lengths.length;
+  const mean = average(lengths);
   return trajectories.map((sequences, index) => {
     const weight = mean / (normalization === 'trajectory' ? lengths[index]! : maxCompletionTokens!);
     return sequences.map((sequence) => weigh(sequence, weight));

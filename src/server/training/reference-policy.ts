@@ -3,6 +3,7 @@
  * eq. 4); `advantage` adds weight · (mean k1 − k1) to every token's advantage, k1 = ln π_old − ln π_ref, which sums to zero over the batch and
  * moves credit from tokens that left the reference to those that did not. The reference is scored before anything is trained.
  */
+import { average } from '../../core/advantage.ts';
 import { CheckpointError } from '../../core/errors.ts';
 import type { KlPenalty, KlReference } from '../../core/train-config.ts';
 import type { Datum, ScoreSource } from '../../engines/engine.ts';
@@ -60,7 +61,7 @@ export function holdToReference(
   const actions = [...data].flatMap(([sequence, { actionMask }]) =>
     actionMask.flatMap((isAction, t) => (isAction === 1 ? [k1(sequence, t)] : [])),
   );
-  const mean = actions.reduce((sum, value) => sum + value, 0) / Math.max(1, actions.length);
+  const mean = average(actions);
   return mapData(data, (datum, sequence) => ({
     ...datum,
     advantages: datum.advantages.map((advantage, t) =>

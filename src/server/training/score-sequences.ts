@@ -3,7 +3,7 @@ import { AbortedError, DataError } from '../../core/errors.ts';
 import type { Engine, ScoreSource } from '../../engines/engine.ts';
 import type { TrainingSequence } from './training-batch.ts';
 
-/** Data of one engine call: bounds messages between processes and the time until a signal is looked at. */
+/** Data of one engine call: bounds messages between processes, and the time until a signal is looked at or progress is told. */
 export const maxDataPerCall = 64;
 
 /** Per sequence, length T; 0 where the action mask is 0. */

@@ -10,6 +10,7 @@ import { decayingSchedule } from '../../core/schedule.ts';
 import type { SftConfig } from '../../core/sft-config.ts';
 import type { Datum, ForwardBackwardResult } from '../../engines/engine.ts';
 import { type SftRequest, toPlainConversation, toSftConfig } from '../../wire/sft.ts';
+import { maxDataPerCall } from './score-sequences.ts';
 import { encodeConversation } from './sft-data.ts';
 import type { Metrics } from './train-metrics.ts';
 import {
@@ -19,9 +20,6 @@ import {
   type PreparedJob,
   type UpdateContext,
 } from './training-job.ts';
-
-/** Data of one engine call: bounds messages between processes and the time between two progress reports. */
-const maxDataPerCall = 64;
 
 /** Longest stretch of encoding in which the server answers nobody else, milliseconds. */
 const encodeSliceMs = 10;
