@@ -135,6 +135,9 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
   };
   const list = (): TrainingRun[] =>
     [...entries.values()].flatMap((entry) => (entry.open === null ? [] : [entry.open.run]));
+  const stopTraining = (): void => {
+    for (const run of list()) run.stopTraining();
+  };
   return {
     ...(maxInFlight !== undefined && { maxInFlight }),
     register: async (wireRequest) => {
@@ -171,11 +174,10 @@ export function createModelRegistry(options: ModelRegistryOptions): ModelRegistr
     },
     models: () => list().map((run) => run.model),
     findModel: (name) => entries.get(name)?.open?.run.model,
-    stopTraining: () => {
-      for (const run of list()) run.stopTraining();
-    },
+    stopTraining,
     close: async () => {
       closing.abort();
+      stopTraining(); // at once: while copies of checkpoints end, a step would go on
       await transfers.close();
       const all = [...entries.values()];
       entries.clear();
