@@ -30,7 +30,7 @@ const rollout = wrapRollout(
     const { messages } = await agent.invoke({ messages: [{ role: 'user', content: question }] });
     return messages.at(-1)?.text ?? '';
   },
-  { score: (answer) => 1 / (1 + answer.length) },
+  { reward: (answer) => 1 / (1 + answer.length) },
 );
 
 for (let step = await model.getStep(); step < steps; step++) {

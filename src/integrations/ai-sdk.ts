@@ -43,6 +43,7 @@ export function createArt(init: ArtProviderInit): ArtProvider {
 }
 
 /** The model itself: `generateText({ model: art(model), prompt })`. */
-export function art(model: ServedModel, { step }: ServedModelOptions = {}): ArtLanguageModel {
-  return createArt({ model })(model.getInferenceName(step));
+export function art(model: ServedModel, options: ServedModelOptions = {}): ArtLanguageModel {
+  refuseUnknownKeys('art', options, ['step']);
+  return createArt({ model })(model.getInferenceName(options.step));
 }

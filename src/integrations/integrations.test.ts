@@ -88,7 +88,7 @@ const question = { messages: [{ role: 'user', content: weatherQuestion }] };
 
 test('LangGraph: an agent, and a function around one, become rollouts that can be gathered and trained', async () => {
   const graph = createReactAgent({ llm: initChatModel(model, { maxRetries: 0 }), tools: [lookUp] });
-  const byGraph = wrapRollout(model, graph, { score: ({ messages }) => messages.length });
+  const byGraph = wrapRollout(model, graph, { reward: ({ messages }) => messages.length });
   const byFunction = wrapRollout(model, async (city: string) => {
     const { messages } = await graph.invoke(question);
     currentTrajectory()?.log(`asked for ${city}`);

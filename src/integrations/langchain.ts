@@ -5,6 +5,7 @@
 import type { RunnableConfig } from '@langchain/core/runnables';
 import { ChatOpenAI, type ChatOpenAIFields } from '@langchain/openai';
 import { ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { Trajectory } from '../core/trajectory.ts';
 import { type CaptureContext, type CaptureOptions, captureTrajectory } from '../sdk/capture.ts';
 import { captureFetch } from '../sdk/capture-scope.ts';
@@ -40,12 +41,12 @@ export interface InvokableAgent<Input, Output> {
 
 export interface WrapOptions<Args extends readonly unknown[], Output> extends Omit<CaptureOptions, 'model'> {
   /** Reward from what the agent returned and what it was called with. */
-  readonly score?: (output: Output, ...args: Args) => number | Promise<number>;
+  readonly reward?: (output: Output, ...args: Args) => number | Promise<number>;
 }
 
 /**
  * The agent, a function or what has `invoke`, as a function that gives the trajectory of its run. The reward is set on
- * `currentTrajectory()` while it runs, or by `score`. Each call is one rollout: `() => rollout(scenario)` can be gathered.
+ * `currentTrajectory()` while it runs, or by the option `reward`. Each call is one rollout: `() => rollout(scenario)` can be gathered.
  */
 export function wrapRollout<Input, Output>(
   model: TrainableModel,
@@ -60,13 +61,15 @@ export function wrapRollout<Args extends readonly unknown[], Output>(
 export function wrapRollout<Args extends readonly unknown[], Output>(
   model: TrainableModel,
   agent: ((...args: Args) => Output | PromiseLike<Output>) | InvokableAgent<unknown, Output>,
-  { score, ...options }: WrapOptions<Args, Output> = {},
+  wrapOptions: WrapOptions<Args, Output> = {},
 ): (...args: Args) => Promise<Trajectory> {
+  refuseUnknownKeys('wrapRollout', wrapOptions, ['reward', 'step', 'otherModels', 'signal']);
+  const { reward, ...options } = wrapOptions;
   return async (...args) => {
     const run = ({ signal }: CaptureContext): Output | PromiseLike<Output> =>
       typeof agent === 'function' ? agent(...args) : agent.invoke(args[0], { signal });
     const { trajectory, output } = await captureTrajectory(run, { ...options, model });
-    if (score !== undefined) trajectory.reward = await score(output, ...args);
+    if (reward !== undefined) trajectory.reward = await reward(output, ...args);
     return trajectory;
   };
 }

@@ -1,4 +1,5 @@
 /** Entry `agent-reinforcement-trainer/mastra`: a model as Mastra's agents take it. Layer 6. Without importing Mastra. */
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { ServedModel, ServedModelOptions } from './served-model.ts';
 
 export type { ServedModel, ServedModelOptions } from './served-model.ts';
@@ -12,7 +13,8 @@ export interface MastraModelConfig {
 }
 
 /** What `new Agent({ model })` of `@mastra/core` takes. Throws ConfigError for a model that is not registered. */
-export function mastraModel(model: ServedModel, { step }: ServedModelOptions = {}): MastraModelConfig {
+export function mastraModel(model: ServedModel, options: ServedModelOptions = {}): MastraModelConfig {
+  refuseUnknownKeys('mastraModel', options, ['step']);
   const { baseURL, apiKey } = model.endpoint();
-  return { providerId: 'art', modelId: model.getInferenceName(step), url: baseURL, apiKey };
+  return { providerId: 'art', modelId: model.getInferenceName(options.step), url: baseURL, apiKey };
 }

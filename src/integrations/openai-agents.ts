@@ -2,6 +2,7 @@
  * Entry `agent-reinforcement-trainer/openai-agents`: a model provider for OpenAI's agents SDK. Layer 6.
  * Without importing it: the caller gives the class `OpenAIProvider` of the version that is installed.
  */
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { ServedModel, ServedModelOptions } from './served-model.ts';
 
 export type { ServedModel, ServedModelOptions } from './served-model.ts';
@@ -29,6 +30,7 @@ export interface ModelProviderOptions<M> extends ServedModelOptions {
  * asks for what only OpenAI's own default model has, which the server refuses by name. Throws ConfigError for a model that is not registered.
  */
 export function createModelProvider<M>(model: ServedModel, options: ModelProviderOptions<M>): AgentsModelProvider<M> {
+  refuseUnknownKeys('createModelProvider', options, ['OpenAIProvider', 'step', 'useResponses']);
   const { OpenAIProvider, step, useResponses = true } = options;
   const { baseURL, apiKey } = model.endpoint();
   const provider = new OpenAIProvider({ baseURL, apiKey, useResponses });
