@@ -1,36 +1,15 @@
 /** Pain 20: a refactor added a KL term to the loss again, and nobody saw it. Here the loss that is reported is the formula, to seven digits. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import type OpenAI from 'openai';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { writeStarterModel } from '../../src/formats/starter-model.ts';
-import {
-  type ChatChoice,
-  LocalBackend,
-  TrainableModel,
-  type TrainOptions,
-  Trajectory,
-  TrajectoryGroup,
-} from '../../src/index.ts';
+import type { LocalBackend, TrainOptions } from '../../src/index.ts';
+import { sampleGroup, setUpYesOrNo } from '../yes-or-no.ts';
 
-let root = '';
+const bed = setUpYesOrNo();
 let backend: LocalBackend;
-beforeAll(async () => {
-  root = await mkdtemp(join(tmpdir(), 'art-kl-'));
-  const sizes = { width: 32, layers: 1, heads: 2, kvHeads: 1, headSize: 16, ffWidth: 64, maxPositions: 128 };
-  await writeStarterModel({
-    seed: 1,
-    directory: join(root, 'base'),
-    corpus: ['Say yes or no.', 'yes', 'no'],
-    ...sizes,
-  });
-  const engine = { trainThreads: 1, sampleThreads: 1, cacheTokens: 4096, maxRunningSequences: 16 };
-  backend = new LocalBackend({ path: join(root, 'runs'), engine });
+beforeAll(() => {
+  backend = bed.openBackend();
 });
-afterAll(async () => {
-  await backend.close();
-  await rm(root, { recursive: true, force: true });
-});
+afterAll(() => backend.close());
 
 interface Step {
   readonly metrics: Readonly<Record<string, number>>;
@@ -41,24 +20,15 @@ interface Step {
 
 /** Two steps, whose second begins away from the base. */
 async function twoSteps(name: string, options: TrainOptions): Promise<readonly Step[]> {
-  const model = new TrainableModel({ name, project: 'p', baseModel: join(root, 'base'), lora: { rank: 4 } });
+  const model = bed.createModel(name);
   await model.register(backend);
   const steps: Step[] = [];
   for (const first of [10, 20]) {
-    const message = { role: 'user', content: 'Say yes or no.' } as const;
-    const trajectories: Trajectory[] = [];
-    const logprobs: number[][] = [];
-    for (let i = 0; i < 4; i++) {
-      const request = { model: model.getInferenceName(), messages: [message], max_tokens: 8, logprobs: true };
-      const { choices } = await model.openaiClient().chat.completions.create({ ...request, seed: first + i });
-      logprobs.push(choices[0]!.logprobs!.content!.map(({ logprob }) => logprob));
-      trajectories.push(new Trajectory({ messagesAndChoices: [message, choices[0] as ChatChoice], reward: i }));
-    }
+    const group = await sampleGroup(model, first);
+    const choices = group.trajectories.flatMap((one) => one.allChoices()) as unknown as OpenAI.ChatCompletion.Choice[];
+    const logprobs = choices.map((choice) => choice.logprobs!.content!.map(({ logprob }) => logprob));
     const sum = logprobs.reduce((total, own, i) => total + (i - 1.5) * own.reduce((a, b) => a + b, 0), 0);
-    const result = await backend.train(model, [new TrajectoryGroup(trajectories)], {
-      advantage: 'groupCenter',
-      ...options,
-    });
+    const result = await backend.train(model, [group], { advantage: 'groupCenter', ...options });
     steps.push({ ...result, formula: -sum / logprobs.flat().length });
   }
   return steps;

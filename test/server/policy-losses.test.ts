@@ -1,49 +1,32 @@
 /** Every named loss, and every option of it, on the real engine through the SDK: it trains off-policy too, and gives the same bytes again. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { writeStarterModel } from '../../src/formats/starter-model.ts';
 import {
-  type ChatChoice,
-  LocalBackend,
-  TrainableModel,
+  type LocalBackend,
+  type TrainableModel,
   type TrainOptions,
   Trajectory,
   TrajectoryGroup,
 } from '../../src/index.ts';
+import { question, sampleChoice, setUpYesOrNo } from '../yes-or-no.ts';
 
-let root = '';
+const bed = setUpYesOrNo();
 let backend: LocalBackend;
-beforeAll(async () => {
-  root = await mkdtemp(join(tmpdir(), 'art-losses-'));
-  const sizes = { width: 32, layers: 1, heads: 2, kvHeads: 1, headSize: 16, ffWidth: 64, maxPositions: 128 };
-  await writeStarterModel({
-    seed: 1,
-    directory: join(root, 'base'),
-    corpus: ['Say yes or no.', 'yes', 'no'],
-    ...sizes,
-  });
-  const engine = { trainThreads: 1, sampleThreads: 1, cacheTokens: 4096, maxRunningSequences: 16 };
-  backend = new LocalBackend({ path: join(root, 'runs'), engine });
+beforeAll(() => {
+  backend = bed.openBackend();
 });
-afterAll(async () => {
-  await backend.close();
-  await rm(root, { recursive: true, force: true });
-});
+afterAll(() => backend.close());
 
 async function createModel(name: string): Promise<TrainableModel> {
-  const model = new TrainableModel({ name, project: 'p', baseModel: join(root, 'base'), lora: { rank: 4 } });
+  const model = bed.createModel(name);
   await model.register(backend);
   return model;
 }
 
+/** Of four lengths at most. */
 async function sampleGroup(model: TrainableModel, first: number): Promise<TrajectoryGroup> {
-  const message = { role: 'user', content: 'Say yes or no.' } as const;
   const trajectories = [0, 1, 2, 3].map(async (i) => {
-    const request = { model: model.getInferenceName(), messages: [message], max_tokens: 4 + 2 * i };
-    const { choices } = await model.openaiClient().chat.completions.create({ ...request, seed: first + i });
-    return new Trajectory({ messagesAndChoices: [message, choices[0] as ChatChoice], reward: i % 3 });
+    const choice = await sampleChoice(model, first + i, 4 + 2 * i);
+    return new Trajectory({ messagesAndChoices: [question, choice], reward: i % 3 });
   });
   return new TrajectoryGroup(await Promise.all(trajectories));
 }

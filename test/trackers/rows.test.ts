@@ -1,64 +1,32 @@
 /** What a run sends to its trackers, from training to closing, with a real engine. */
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
-import { writeStarterModel } from '../../src/formats/starter-model.ts';
-import { type ChatChoice, LocalBackend, TrainableModel, Trajectory, TrajectoryGroup } from '../../src/index.ts';
+import { expect, test } from 'vitest';
 import { jsonlTracker, wandbTracker } from '../../src/trackers/index.ts';
+import { question, sampleGroup, setUpYesOrNo } from '../yes-or-no.ts';
 import { startLocalServer } from './local-server.ts';
 
-let root = '';
-beforeAll(async () => {
-  root = await mkdtemp(join(tmpdir(), 'art-rows-'));
-  const sizes = { width: 32, layers: 1, heads: 2, kvHeads: 1, headSize: 16, ffWidth: 64, maxPositions: 128 };
-  await writeStarterModel({
-    seed: 1,
-    directory: join(root, 'base'),
-    corpus: ['Say yes or no.', 'yes', 'no'],
-    ...sizes,
-  });
-});
-afterAll(() => rm(root, { recursive: true, force: true }));
-
-async function sample(model: TrainableModel): Promise<TrajectoryGroup> {
-  const trajectories: Trajectory[] = [];
-  for (let index = 0; index < 4; index++) {
-    const message = { role: 'user', content: 'Say yes or no.' } as const;
-    const request = { model: model.getInferenceName(), messages: [message], seed: index, max_tokens: 8 };
-    const { choices } = await model.openaiClient().chat.completions.create(request);
-    trajectories.push(new Trajectory({ messagesAndChoices: [message, choices[0] as ChatChoice], reward: index }));
-  }
-  return new TrajectoryGroup(trajectories);
-}
+const bed = setUpYesOrNo();
 
 test('each row of train, log and fine-tuning goes out once, with a tracker beside it that never answers', async () => {
   await using silent = await startLocalServer(() => ({}));
   silent.fault = 'hang';
   const warnings: string[] = [];
   const limits = { timeoutMs: 600_000, onWarning: (message: string) => void warnings.push(message) };
-  const model = new TrainableModel({
-    name: 'agent',
+  const { root } = bed;
+  const model = bed.createModel('agent', {
     project: 'demo',
-    baseModel: join(root, 'base'),
-    lora: { rank: 4 },
     trackers: [
       jsonlTracker({ directory: join(root, 'tracked'), texts: true }),
       wandbTracker({ apiKey: 'k', entity: 'me', baseURL: silent.url, ...limits }),
     ],
   });
-  const engine = { trainThreads: 1, sampleThreads: 1, cacheTokens: 4096, maxRunningSequences: 16 };
-  const backend = new LocalBackend({ path: join(root, 'runs'), engine });
+  const backend = bed.openBackend();
   await model.register(backend);
-  const group = await sample(model);
+  const group = await sampleGroup(model, 0);
   const { metrics } = await backend.train(model, [group], { learningRate: 1e-3 });
   await model.log([group], { split: 'val', metrics: { accuracy: 0.5 }, step: 0 }); // an evaluation that came late
-  const yes = {
-    messages: [
-      { role: 'user', content: 'Say yes or no.' },
-      { role: 'assistant', content: 'yes' },
-    ],
-  } as const;
+  const yes = { messages: [question, { role: 'assistant', content: 'yes' } as const] };
   await backend.trainSft(model, [yes], { learningRate: 1e-3 });
   const history = await backend.history(model);
   // All is trained before the silent tracker was given up: nothing waited for it.
