@@ -1,5 +1,6 @@
 /** Rewards of what a trajectory used up: length, time, money. Layer 5. A metric that is needed and missing is an error, never a 0. */
 import { ConfigError, DataError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import { type TokenPrices, tokenCost } from '../core/token-cost.ts';
 import type { Trajectory } from '../core/trajectory.ts';
 import { type SyncReward, sampledTexts } from './reward.ts';
@@ -16,6 +17,7 @@ export function lengthPenalty<Scenario = unknown>(options: {
   readonly limit: number;
   readonly measure?: Measure;
 }): SyncReward<Scenario> {
+  refuseUnknownKeys('lengthPenalty', options, ['target', 'limit', 'measure']);
   const { measure = 'characters' } = options;
   const share = rampUp('lengthPenalty', options.target, options.limit);
   return (trajectory) => 0 - share(measured('lengthPenalty', measure, trajectory));
@@ -27,6 +29,7 @@ export function latencyReward<Scenario = unknown>(options: {
   readonly limit: number;
   readonly measure?: Measure;
 }): SyncReward<Scenario> {
+  refuseUnknownKeys('latencyReward', options, ['target', 'limit', 'measure']);
   const { measure = { metric: 'duration' } } = options;
   const share = rampUp('latencyReward', options.target, options.limit);
   return (trajectory) => 1 - share(measured('latencyReward', measure, trajectory));
@@ -42,6 +45,7 @@ export function costReward<Scenario = unknown>(
     | { readonly prices: TokenPrices }
   ),
 ): SyncReward<Scenario> {
+  refuseUnknownKeys('costReward', options, ['target', 'limit', 'measure', 'prices']);
   const share = rampUp('costReward', options.target, options.limit);
   return (trajectory) => {
     const read = (metric: string): number => measured('costReward', { metric }, trajectory);

@@ -1,5 +1,6 @@
 /** Rewards made of rewards. Layer 5. Each is synchronous if all its parts are. */
 import { ConfigError, DataError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import { checkReward, type Reward, type RewardResult, type RewardValue, type SyncReward } from './reward.ts';
 
 /**
@@ -45,8 +46,10 @@ export function clipReward<Scenario = unknown>(
 ): Reward<Scenario>;
 export function clipReward<Scenario = unknown>(
   reward: Reward<Scenario>,
-  { min = Number.NEGATIVE_INFINITY, max = Number.POSITIVE_INFINITY }: { readonly min?: number; readonly max?: number },
+  range: { readonly min?: number; readonly max?: number },
 ): Reward<Scenario> {
+  refuseUnknownKeys('clipReward', range, ['min', 'max']);
+  const { min = Number.NEGATIVE_INFINITY, max = Number.POSITIVE_INFINITY } = range;
   if (!(min <= max)) throw new ConfigError(`clipReward: min must not be above max, got ${min} and ${max}`);
   return (trajectory, scenario) =>
     whenAll([reward(trajectory, scenario)], ([value]) => {

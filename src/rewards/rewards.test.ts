@@ -208,3 +208,20 @@ describe('applyReward', () => {
     await expect(applyReward(said('4'), reward)).rejects.toThrow(TypeError);
   });
 });
+
+test('a misspelt option is refused by name: it would change what is trained in silence', () => {
+  const odd = { maxCharacter: 5 } as object;
+  const limits = { target: 1, limit: 2, metric: 'completion_tokens' };
+  const makers = [
+    () => exactMatch('x', odd),
+    () => fuzzyMatch('x', odd),
+    () => formatCheck(/x/, odd),
+    () => jsonSchemaReward({}, odd),
+    () => toolCallAccuracy([], odd),
+    () => clipReward(exactMatch('x'), odd),
+    () => lengthPenalty(limits),
+    () => latencyReward(limits),
+    () => costReward({ ...limits, measure: 'characters' }),
+  ];
+  for (const make of makers) expect(make).toThrow(/: known options are .*; got (maxCharacter|metric)$/);
+});

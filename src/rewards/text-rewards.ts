@@ -2,6 +2,7 @@
 import { distance } from 'fastest-levenshtein';
 import { z } from 'zod';
 import { ConfigError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { Trajectory } from '../core/trajectory.ts';
 import { type FromScenario, lastText, resolveFrom, type SyncReward, sampledTexts } from './reward.ts';
 
@@ -21,8 +22,10 @@ const normalizations = {
 /** 1 if the text is what is expected, or one of the texts that are; else 0. */
 export function exactMatch<Scenario = unknown>(
   expected: FromScenario<string | readonly string[], Scenario>,
-  { text = lastText, normalize = 'trim' }: TextOptions = {},
+  options: TextOptions = {},
 ): SyncReward<Scenario> {
+  refuseUnknownKeys('exactMatch', options, ['text', 'normalize']);
+  const { text = lastText, normalize = 'trim' } = options;
   const change = normalizations[normalize];
   return (trajectory, scenario) => {
     const given = change(text(trajectory));
@@ -36,12 +39,10 @@ export function exactMatch<Scenario = unknown>(
  */
 export function fuzzyMatch<Scenario = unknown>(
   expected: FromScenario<string | readonly string[], Scenario>,
-  {
-    text = lastText,
-    normalize = 'trim',
-    maxCharacters = 20_000,
-  }: TextOptions & { readonly maxCharacters?: number } = {},
+  options: TextOptions & { readonly maxCharacters?: number } = {},
 ): SyncReward<Scenario> {
+  refuseUnknownKeys('fuzzyMatch', options, ['text', 'normalize', 'maxCharacters']);
+  const { text = lastText, normalize = 'trim', maxCharacters = 20_000 } = options;
   const change = normalizations[normalize];
   return (trajectory, scenario) => {
     const given = change(text(trajectory));
@@ -58,8 +59,10 @@ export function fuzzyMatch<Scenario = unknown>(
 /** Share of turns whose text has the form: all turns, or with `turns: 'last'` (default) the last alone, which gives 1 or 0. */
 export function formatCheck<Scenario = unknown>(
   form: RegExp | ((text: string, trajectory: Trajectory) => boolean),
-  { turns = 'last', text = lastText }: { readonly turns?: 'last' | 'all' } & Pick<TextOptions, 'text'> = {},
+  options: { readonly turns?: 'last' | 'all' } & Pick<TextOptions, 'text'> = {},
 ): SyncReward<Scenario> {
+  refuseUnknownKeys('formatCheck', options, ['turns', 'text']);
+  const { turns = 'last', text = lastText } = options;
   // A regular expression with `g` or `y` would go on where the last text ended.
   const pattern = form instanceof RegExp ? new RegExp(form.source, form.flags.replaceAll(/[gy]/g, '')) : null;
   const hasForm = (candidate: string, trajectory: Trajectory): boolean =>
@@ -78,8 +81,10 @@ export function formatCheck<Scenario = unknown>(
  */
 export function jsonSchemaReward<Scenario = unknown>(
   schema: z.ZodType | Readonly<Record<string, unknown>>,
-  { text = lastText, partial = 0 }: { readonly partial?: number } & Pick<TextOptions, 'text'> = {},
+  options: { readonly partial?: number } & Pick<TextOptions, 'text'> = {},
 ): SyncReward<Scenario> {
+  refuseUnknownKeys('jsonSchemaReward', options, ['text', 'partial']);
+  const { text = lastText, partial = 0 } = options;
   const checker = toZod(schema);
   return (trajectory) => {
     const given = text(trajectory).trim();

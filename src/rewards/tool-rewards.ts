@@ -1,6 +1,6 @@
 /** Reward of tool calls against those that were expected. Layer 5. Arguments are compared as JSON values, ids not at all. */
-
 import { canonicalJson } from '../core/json.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import type { Trajectory } from '../core/trajectory.ts';
 import { type FromScenario, resolveFrom, type SyncReward } from './reward.ts';
 
@@ -17,8 +17,10 @@ export interface ExpectedCall {
  */
 export function toolCallAccuracy<Scenario = unknown>(
   expected: FromScenario<readonly ExpectedCall[], Scenario>,
-  { order = 'any' }: { readonly order?: 'any' | 'strict' } = {},
+  options: { readonly order?: 'any' | 'strict' } = {},
 ): SyncReward<Scenario> {
+  refuseUnknownKeys('toolCallAccuracy', options, ['order']);
+  const { order = 'any' } = options;
   return (trajectory, scenario) => {
     const wanted = resolveFrom(expected, scenario, trajectory);
     const made = madeCalls(trajectory);

@@ -5,7 +5,7 @@
 import type * as z from 'zod';
 import { average } from '../core/advantage.ts';
 import { ConfigError, DataError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import {
   type Checkpoint,
   type Fork,
@@ -145,11 +145,7 @@ export function chooseKept(
   { best = {}, last = 1, steps: named = [] }: KeepCheckpoints,
 ): number[] {
   const { mode = 'max', count = 1 } = best ?? {};
-  for (const [what, value] of Object.entries({ last, 'best.count': count })) {
-    if (!Number.isSafeInteger(value) || value < 1) {
-      throw new ConfigError(`deleteCheckpoints: keep.${what} must be an integer ≥ 1, got ${value}`);
-    }
-  }
+  requireIntegers('deleteCheckpoints', { 'keep.last': last, 'keep.best.count': count }, 1);
   const sorted = [...steps].sort((a, b) => a - b);
   const kept = new Set([...sorted.slice(-last), ...named]);
   if (best !== null) {

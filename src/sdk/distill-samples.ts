@@ -3,8 +3,8 @@
  * enough. Layer 5. Needs no logprobs and no common vocabulary.
  */
 import type { ChatCompletion } from 'openai/resources/chat/completions';
-import { ConfigError, DataError } from '../core/errors.ts';
-import { refuseUnknownKeys } from '../core/options.ts';
+import { DataError } from '../core/errors.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { type ChatChoice, type ChatMessage, Trajectory, type TrajectoryGroup } from '../core/trajectory.ts';
 import type { TrainResult } from './backend.ts';
 import { gatherTrajectoryGroups, trajectoryGroup } from './gather.ts';
@@ -67,9 +67,7 @@ export async function distillFromSamples(
 ): Promise<DistillSamplesResult> {
   refuseUnknownKeys('distillFromSamples', options, OPTION_NAMES);
   const { prompts, samplesPerPrompt = 1, minReward = Number.NEGATIVE_INFINITY, bestOnly = false } = options;
-  if (!Number.isSafeInteger(samplesPerPrompt) || samplesPerPrompt < 1) {
-    throw new ConfigError(`distillFromSamples: samplesPerPrompt must be an integer ≥ 1, got ${samplesPerPrompt}`);
-  }
+  requireIntegers('distillFromSamples', { samplesPerPrompt }, 1);
   const { maxExceptions, maxConcurrency, timeoutMs } = options;
   const limits = Object.entries({ maxExceptions, maxConcurrency, timeoutMs, signal: call.signal });
   const groups = await gatherTrajectoryGroups(

@@ -8,6 +8,7 @@ import { createHash } from 'node:crypto';
 import { type FileHandle, open } from 'node:fs/promises';
 import { AbortedError, ConfigError, DataError } from '../core/errors.ts';
 import { isJsonObject } from '../core/json.ts';
+import { refuseUnknownKeys, requireIntegers } from '../core/options.ts';
 import { createRng } from '../core/rng.ts';
 import { defaultSftConfig, type ScheduleSpan } from '../core/sft-config.ts';
 import type { TrainProgress } from '../wire/training.ts';
@@ -69,9 +70,8 @@ export async function trainSftFromFile(
   call: SftFileCallOptions = {},
 ): Promise<SftFileResult> {
   const { chunkSize = 1000, ignoreFields = [], ...sft } = options;
-  if (!Number.isSafeInteger(chunkSize) || chunkSize < 1) {
-    throw new ConfigError(`trainSftFromFile: chunkSize must be an integer ≥ 1, got ${chunkSize}`);
-  }
+  refuseUnknownKeys('trainSftFromFile', call, ['signal', 'onProgress', 'idempotencyKey']);
+  requireIntegers('trainSftFromFile', { chunkSize }, 1);
   for (const name of ['checkpointEvery', 'scheduleSpan']) {
     if (name in sft) throw new ConfigError(`trainSftFromFile: ${name} must be left out; chunkSize decides the steps`);
   }

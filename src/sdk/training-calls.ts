@@ -6,6 +6,7 @@
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { AbortedError } from '../core/errors.ts';
+import { refuseUnknownKeys } from '../core/options.ts';
 import {
   type HistoryResponse,
   historyResponse,
@@ -82,9 +83,11 @@ export async function callTrain(
 export async function callTrainingJob(
   api: Api,
   job: { readonly what: string; readonly path: string; readonly body: { readonly idempotency_key: string } },
-  { signal, onProgress }: TrainCallOptions,
+  options: TrainCallOptions,
   { trainSilenceMs = 600_000 }: TrainingLimits = {},
 ): Promise<WireTrainResult> {
+  refuseUnknownKeys(job.what, options, ['signal', 'onProgress']);
+  const { signal, onProgress } = options;
   const call: Call = { ...job, method: 'POST', timeoutMs: trainSilenceMs, signal };
   const follow = (): Promise<WireTrainResult> =>
     api.sendForEvents(call, (event) => {
