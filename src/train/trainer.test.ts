@@ -286,7 +286,7 @@ test.each<[string, () => Promise<unknown>, new (message: string) => Error, strin
     'an unknown loss',
     () => trainer.forwardBackward(sequences, { ...ppo, name: 'dpo' } as unknown as LossSpec, 1),
     ConfigError,
-    "loss: name must be one of cispo, ppo, gspo, importanceSampling, crossEntropy, got 'dpo'",
+    "loss: name must be one of cispo, ppo, gspo, importanceSampling, crossEntropy, forwardKlTopK, reverseKlTopK, got 'dpo'",
   ],
 ])('refuses %s, and keeps what has accumulated', async (_name, call, type, message) => {
   const expected = flat(await gradientsOf(trainer, sequences));
