@@ -12,7 +12,7 @@ export interface StepResult {
 }
 
 export interface EnvironmentCallOptions {
-  /** Default 60 s. */
+  /** Default 60 s; 0 = no limit. */
   readonly timeoutMs?: number | undefined;
   readonly signal?: AbortSignal | undefined;
 }

@@ -49,7 +49,7 @@ export interface McpOptions {
 }
 
 export interface McpCallOptions {
-  /** Default 60 s. */
+  /** Default 60 s; 0 = no limit. */
   readonly timeoutMs?: number;
   readonly signal?: AbortSignal | undefined;
 }
@@ -78,6 +78,7 @@ export class McpSession implements AsyncDisposable {
     args: Readonly<Record<string, unknown>>,
     options: McpCallOptions = {},
   ): Promise<McpToolResult> {
+    refuseUnknownKeys(`${this.name}: tool ${name}`, options, ['timeoutMs', 'signal']);
     const { timeoutMs = 60_000, signal } = options;
     const result = await attempt(`${this.name}: call of ${name}`, timeoutMs, signal, (request) =>
       this.#client.callTool({ name, arguments: { ...args } }, undefined, request),
@@ -90,6 +91,7 @@ export class McpSession implements AsyncDisposable {
 
   /** The text of a resource; parts that are not text are named by their type. */
   async readResource(uri: string, options: McpCallOptions = {}): Promise<string> {
+    refuseUnknownKeys(`${this.name}: resource ${uri}`, options, ['timeoutMs', 'signal']);
     const { timeoutMs = 60_000, signal } = options;
     const { contents } = await attempt(`${this.name}: resource ${uri}`, timeoutMs, signal, (request) =>
       this.#client.readResource({ uri }, request),

@@ -96,13 +96,13 @@ export async function generateScenarios(options: GenerateScenariosOptions): Prom
   );
 }
 
-/** Training and validation scenarios, at random by the seed. Throws ConfigError unless both get at least one. */
+/** Training and validation scenarios, at random by the seed (default 0). Throws ConfigError unless both get at least one. */
 export function splitScenarios(
   scenarios: readonly McpScenario[],
-  options: { readonly validation: number; readonly seed: number },
+  options: { readonly validation: number; readonly seed?: number },
 ): { readonly train: McpScenario[]; readonly validation: McpScenario[] } {
   refuseUnknownKeys('splitScenarios', options, ['validation', 'seed']);
-  const { validation, seed } = options;
+  const { validation, seed = 0 } = options;
   if (!Number.isInteger(validation) || validation < 1 || validation >= scenarios.length) {
     throw new ConfigError(
       `splitScenarios: validation must be between 1 and ${scenarios.length - 1}, which leaves one to train, got ${validation}`,
