@@ -19,6 +19,7 @@ interface ServeOptions extends EngineFlags {
   readonly allowHost: readonly string[];
   readonly allowOrigin: readonly string[];
   readonly modelRoot: readonly string[];
+  readonly allowRemote: readonly string[];
   readonly store: 'all' | 'none';
   readonly redact: boolean;
   readonly rank: number;
@@ -53,6 +54,12 @@ export function createServeCommand(): Command {
     .option('--allow-host <name>', 'further name by which clients call the server; may be repeated', collect, [])
     .option('--allow-origin <origin>', 'web page that may call the server; may be repeated', collect, [])
     .option('--model-root <folder>', 'folder of base models that training keys may name; may be repeated', collect, [])
+    .option(
+      '--allow-remote <prefix>',
+      'place that checkpoints may be copied to and from; may be repeated',
+      collectPlaces,
+      [],
+    )
     .addOption(
       new Option('--store <what>', 'texts of trajectories: none keeps them off the disk')
         .choices(['all', 'none'])
@@ -111,6 +118,7 @@ async function serve(options: ServeOptions): Promise<void> {
       allowedHosts: options.allowHost,
       allowedOrigins: options.allowOrigin,
       modelRoots: options.modelRoot,
+      ...(options.allowRemote.length > 0 && { remotes: { allowed: options.allowRemote } }),
       store: options.store,
       redact: options.redact,
       logger: createLogger(options.logLevel, createStoragePolicy(options).redact),
@@ -165,4 +173,10 @@ function parseInteger(text: string): number {
 
 function collect(value: string, values: readonly string[]): readonly string[] {
   return [...values, value];
+}
+
+/** A prefix that names no place would allow nothing, and say so only when a copy is refused. */
+function collectPlaces(value: string, values: readonly string[]): readonly string[] {
+  if (!/^(s3|hf):\/\/[\w.-]/.test(value)) throw new InvalidArgumentError('must begin with s3://bucket or hf://org.');
+  return collect(value, values);
 }
