@@ -5,7 +5,9 @@ import {
   type CaptureContext,
   type ChatChoice,
   type ChatModel,
+  captureRollout,
   captureTrajectory,
+  type DistillOptions,
   exactMatch,
   type GatherProgress,
   gatherTrajectories,
@@ -15,15 +17,23 @@ import {
   limitConcurrency,
   type Model,
   type PendingGroup,
+  type PipelineOptions,
+  PipelineTrainer,
   type RemoteBackend,
+  type RetryOptions,
   type Reward,
+  type Rollout,
   retry,
   type rulerScoreGroup,
+  type SftExample,
+  type SftOptions,
+  type Tracker,
   TrainableModel,
   type TrainOptions,
   type TrainResult,
   Trajectory,
   type TrajectoryGroup,
+  trainSftFromFile,
   trajectoryGroup,
 } from 'agent-reinforcement-trainer';
 import type { Environment } from 'agent-reinforcement-trainer/environments';
@@ -93,4 +103,29 @@ test('rewards and data', () => {
   expectTypeOf(toTrajectoryGroups).parameter(0).toEqualTypeOf<readonly Row[]>();
   expectTypeOf<McpScenario['difficulty']>().toEqualTypeOf<1 | 2 | 3 | 4 | 5>();
   expectTypeOf<Environment['reset']>().returns.resolves.toHaveProperty('done');
+});
+
+test('the pipeline knows its scenario from its options', () => {
+  const start = (options: PipelineOptions<{ city: string }>) => new PipelineTrainer(options);
+  expectTypeOf(start).returns.toEqualTypeOf<PipelineTrainer<{ city: string }>>();
+  expectTypeOf<PipelineOptions<{ city: string }>['scenarios']>().toEqualTypeOf<readonly { city: string }[]>();
+  // @ts-expect-error it trains to a step that must be said
+  ({ seed: 1 }) satisfies Pick<PipelineOptions<string>, 'untilStep' | 'seed'>;
+});
+
+test('fine-tuning, distillation, retries and trackers', () => {
+  expectTypeOf<TrainableModel['trainSft']>().parameter(0).toEqualTypeOf<readonly SftExample[]>();
+  expectTypeOf<Trajectory>().toExtend<SftExample>();
+  expectTypeOf<TrainableModel['trainSft']>().returns.resolves.toEqualTypeOf<TrainResult>();
+  expectTypeOf(trainSftFromFile).parameter(0).toEqualTypeOf<TrainableModel>();
+  expectTypeOf<TrainableModel['distill']>().returns.resolves.toEqualTypeOf<TrainResult>();
+  expectTypeOf<TrainableModel>().toExtend<DistillOptions['teacher']>();
+  expectTypeOf(captureRollout).returns.toEqualTypeOf<Rollout>();
+  expectTypeOf<ReturnType<Tracker['logMetrics']>>().toEqualTypeOf<void>();
+  // @ts-expect-error distillation needs a teacher
+  ({ topK: 4 }) satisfies DistillOptions;
+  // @ts-expect-error a loss of another call does not compile
+  ({ loss: 'ppo' }) satisfies SftOptions;
+  // @ts-expect-error Python's name of it
+  ({ max_attempts: 3 }) satisfies RetryOptions;
 });
