@@ -1,8 +1,6 @@
 /** Options of on-policy distillation, with their defaults. Layer 0. The wire schema in `wire/` refuses any other key. */
 import type { AdamOptions } from './train-config.ts';
 
-export const distillLossNames = ['reverseKl', 'forwardKlTopK', 'reverseKlTopK'] as const;
-
 /** How one `distill` call moves the policy towards the teacher on what the policy sampled. */
 export interface DistillConfig {
   /**
@@ -10,7 +8,7 @@ export interface DistillConfig {
    * KL(policy ‖ teacher). The others compare distributions over the teacher's `topK` best tokens and the rest as one outcome:
    * forwardKlTopK is KL(teacher ‖ policy), reverseKlTopK is KL(policy ‖ teacher), without the noise of sampling.
    */
-  readonly loss: (typeof distillLossNames)[number];
+  readonly loss: 'reverseKl' | 'forwardKlTopK' | 'reverseKlTopK';
   /** Best tokens of the teacher that are compared, 1 to 20; `reverseKl` needs none. */
   readonly topK: number;
   /** Multiplies the loss. */

@@ -7,7 +7,7 @@ import type { AdamOptions } from '../core/train-config.ts';
 import { type DistillRequest, distillOptions, distillTeacher } from '../wire/distill.ts';
 import { describeIssue } from '../wire/errors.ts';
 import type { TrainResult as WireTrainResult } from '../wire/training.ts';
-import { toCamelCaseField, toSnakeCase } from '../wire/training-names.ts';
+import { toCamelCaseField, toSnakeCase, toWireTrainOptions } from '../wire/training-names.ts';
 import type { ModelReference } from './backend.ts';
 import { type Api, modelPath } from './call.ts';
 import { callTrainingJob, type TrainCallOptions } from './training-calls.ts';
@@ -40,8 +40,7 @@ export function encodeDistillOptions(
 ): Pick<DistillRequest, 'teacher' | 'options'> {
   refuseUnknownKeys('distill options', options, Object.keys(defaultDistillConfig));
   refuseUnknownKeys('distill options.adam', options.adam ?? {}, Object.keys(defaultDistillConfig.adam));
-  const { adam, ...rest } = options;
-  const wire = { ...toSnakeCase(rest), ...(adam !== undefined && { adam: toSnakeCase(adam) }) };
+  const wire = toWireTrainOptions(options);
   const parsed = distillOptions.safeParse(wire);
   if (!parsed.success) {
     const { message } = describeIssue(parsed.error.issues[0], wire);

@@ -3,9 +3,9 @@
  * reads, and a teacher among the models of the same server. The answer is that of a `train` call.
  */
 import * as z from 'zod';
-import { type DistillConfig, defaultDistillConfig, distillLossNames } from '../core/distill-config.ts';
+import { type DistillConfig, defaultDistillConfig } from '../core/distill-config.ts';
 import { adamOptions, trainRequest } from './training.ts';
-import { toAdamConfig } from './training-names.ts';
+import { camelCase, toAdamConfig } from './training-names.ts';
 
 /** Who scores what the policy sampled; its vocabulary must be the policy's. */
 export const distillTeacher = z.strictObject({
@@ -17,9 +17,9 @@ export const distillTeacher = z.strictObject({
   system_prompt: z.string().min(1).nullable().optional(),
 });
 
-/** `DistillConfig` of `core/`, which has the meaning and the default of each. */
+/** `DistillConfig` of `core/`, which has the meaning and the default of each. Names of losses have snake case too. */
 export const distillOptions = z.strictObject({
-  loss: z.enum(distillLossNames).optional(),
+  loss: z.enum(['reverse_kl', 'forward_kl_top_k', 'reverse_kl_top_k']).optional(),
   top_k: z.int().min(1).max(20).optional(),
   coefficient: z.number().positive().optional(),
   learning_rate: z.number().positive().optional(),
@@ -42,7 +42,7 @@ export type DistillRequest = z.infer<typeof distillRequest>;
 export function toDistillConfig(options: DistillRequest['options']): DistillConfig {
   const base = defaultDistillConfig;
   return {
-    loss: options.loss ?? base.loss,
+    loss: options.loss === undefined ? base.loss : (camelCase(options.loss) as DistillConfig['loss']),
     topK: options.top_k ?? base.topK,
     coefficient: options.coefficient ?? base.coefficient,
     learningRate: options.learning_rate ?? base.learningRate,

@@ -17,7 +17,8 @@ function snakeCase(name: string): string {
   return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-function camelCase(name: string): string {
+/** A name of the API, such as a loss, as `core/` has it. */
+export function camelCase(name: string): string {
   return name.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase());
 }
 

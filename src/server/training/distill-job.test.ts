@@ -52,7 +52,7 @@ describe('a distill job', () => {
   test('hands the best tokens of the teacher to the losses on top-k', async () => {
     const student = api.engine;
     await registerTeacher();
-    const options = { loss: 'forwardKlTopK', top_k: 3, coefficient: 2 } as const;
+    const options = { loss: 'forward_kl_top_k', top_k: 3, coefficient: 2 } as const;
     const { metrics } = (await api.stream('POST', path, request('a', { options }))).at(-1)!.data;
     const [sent] = student.requests;
     expect(sent?.loss).toEqual({ name: 'forwardKlTopK' });
